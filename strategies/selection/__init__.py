@@ -1,0 +1,1 @@
+"""The mathematics of selection: sketches in, client rows out."""
