@@ -23,7 +23,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import psutil
+import psutil  # type: ignore[import-untyped]
 import tomli_w
 
 __all__ = ["RunFailed", "SuperLink", "run_on_ray", "superlink"]
