@@ -1,0 +1,1 @@
+"""The ServerApp: configuration, strategy construction, evaluation, results."""
