@@ -2,7 +2,8 @@
 
 `create_credentials` lays one folder per machine, each to be copied whole to that machine alone:
 
-* `ca/`: the authority's certificate and its key, which stays off every machine of the deployment;
+* `ca/`: the authority's certificate and its key, which stays off every machine of the deployment
+  and is needed only to certify a server;
 * `server/`: the TLS certificate and key, the CA certificate, the secret that the SuperLink shares
   with its SuperExec, and in `clients/` the public keys to register;
 * `clients/NAME/`: that site's key pair, the CA certificate, and a SuperExec secret of its own.
@@ -44,7 +45,7 @@ def create_credentials(folder: Path | str, *, server: str, clients: Sequence[str
         Where to write; created if missing.
     server : str
         The host name or IP address by which clients reach the server. The certificate also names
-        localhost and 127.0.0.1.
+        localhost, 127.0.0.1 and `superlink`, the server's name inside its own container network.
     clients : sequence of str
         Client names: letters, digits, `.`, `_` and `-`, no name twice. May be empty.
 
@@ -71,11 +72,14 @@ def create_credentials(folder: Path | str, *, server: str, clients: Sequence[str
         raise ValueError(f"clients: named twice: {', '.join(twice)}")
 
     writer = _Writer(Path(folder))
-    authority, authority_key = _authority(writer)
-    _server(writer, server, names, authority, authority_key)
-    ca_bytes = _certificate_bytes(authority)
+    if writer.has_pair("server/server.key", "server/server.crt"):
+        _check_server(writer, server, names[0])
+        ca = (writer.root / "server/ca.crt").read_bytes()
+    else:
+        ca = _server(writer, server, names, *_authority(writer))
+    writer.add("server/superexec.secret", _secret())
     for client in clients:
-        _client(writer, client, ca_bytes)
+        _client(writer, client, ca)
     return writer.written
 
 
@@ -110,8 +114,8 @@ class _Writer:
 
 
 def _subject_names(server: str) -> list[x509.GeneralName]:
-    """Return the subject alternative names: `server`, localhost and 127.0.0.1, none twice."""
-    loopback = ipaddress.ip_address("127.0.0.1")
+    """Return the subject alternative names, `server` first, none twice."""
+    loopback = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
     names: list[x509.GeneralName] = []
     try:
         names.append(x509.IPAddress(ipaddress.ip_address(server)))
@@ -122,7 +126,7 @@ def _subject_names(server: str) -> list[x509.GeneralName]:
                 " without scheme or port)"
             ) from None
         names.append(x509.DNSName(server))
-    for name in (x509.DNSName("localhost"), x509.IPAddress(loopback)):
+    for name in (x509.DNSName("localhost"), loopback, x509.DNSName("superlink")):
         if name not in names:
             names.append(name)
     return names
@@ -152,46 +156,46 @@ def _authority(writer: _Writer) -> tuple[x509.Certificate, ec.EllipticCurvePriva
     return certificate, key
 
 
+def _check_server(writer: _Writer, server: str, name: x509.GeneralName) -> None:
+    path = writer.root / "server/server.crt"
+    certificate = x509.load_pem_x509_certificate(path.read_bytes())
+    found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    if name not in found:
+        held = ", ".join(str(other.value) for other in found)
+        raise ValueError(f"server: {path} is for {held}, not {server!r}; use another folder")
+
+
 def _server(
     writer: _Writer,
     server: str,
     names: list[x509.GeneralName],
     authority: x509.Certificate,
     authority_key: ec.EllipticCurvePrivateKey,
-) -> None:
-    if writer.has_pair("server/server.key", "server/server.crt"):
-        path = writer.root / "server/server.crt"
-        found = (
-            x509.load_pem_x509_certificate(path.read_bytes())
-            .extensions.get_extension_for_class(x509.SubjectAlternativeName)
-            .value
+) -> bytes:
+    """Write the server's pair and return the CA certificate."""
+    key = ec.generate_private_key(ec.SECP384R1())
+    certificate = (
+        _unsigned(_name(server[:64]), authority.subject, key.public_key(), _SERVER_DAYS)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_key_usage(signs_certificates=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(
+                authority.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
+            ),
+            critical=False,
         )
-        if names[0] not in found:
-            held = ", ".join(str(name.value) for name in found)
-            raise ValueError(f"server: {path} is for {held}, not {server!r}; use another folder")
-    else:
-        key = ec.generate_private_key(ec.SECP384R1())
-        certificate = (
-            _unsigned(_name(server[:64]), authority.subject, key.public_key(), _SERVER_DAYS)
-            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(_key_usage(signs_certificates=False), critical=True)
-            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-            .add_extension(x509.SubjectAlternativeName(names), critical=False)
-            .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(
-                    authority.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
-                ),
-                critical=False,
-            )
-            .sign(authority_key, hashes.SHA384())
-        )
-        writer.add("server/server.key", _key_bytes(key))
-        writer.add("server/server.crt", _certificate_bytes(certificate))
-    writer.add("server/ca.crt", _certificate_bytes(authority))
-    writer.add("server/superexec.secret", _secret())
+        .sign(authority_key, hashes.SHA384())
+    )
+    ca = _certificate_bytes(authority)
+    writer.add("server/ca.crt", ca)
+    writer.add("server/server.key", _key_bytes(key))
+    writer.add("server/server.crt", _certificate_bytes(certificate))
+    return ca
 
 
-def _client(writer: _Writer, client: str, ca_bytes: bytes) -> None:
+def _client(writer: _Writer, client: str, ca: bytes) -> None:
     folder = f"clients/{client}"
     if writer.has_pair(f"{folder}/client.key", f"{folder}/client.pub"):
         public = (writer.root / folder / "client.pub").read_bytes()
@@ -211,7 +215,7 @@ def _client(writer: _Writer, client: str, ca_bytes: bytes) -> None:
         )
         writer.add(f"{folder}/client.key", private)
         writer.add(f"{folder}/client.pub", public)
-    writer.add(f"{folder}/ca.crt", ca_bytes)
+    writer.add(f"{folder}/ca.crt", ca)
     writer.add(f"{folder}/superexec.secret", _secret())
     writer.add(f"server/clients/{client}.pub", public)
 

@@ -133,11 +133,22 @@ def test_another_servers_folder_is_refused(tmp_path: Path) -> None:
     assert len(list(tmp_path.rglob("*"))) == count
 
 
-@pytest.mark.parametrize(
-    "lost", ["ca/ca.key", "ca/ca.crt", "server/server.key", "clients/a/client.key"]
-)
+def test_a_client_is_added_without_the_authority(tmp_path: Path) -> None:
+    create_credentials(tmp_path, server="localhost", clients=["a"])
+    (tmp_path / "ca/ca.key").unlink()
+    (tmp_path / "ca/ca.crt").unlink()
+    written = create_credentials(tmp_path, server="localhost", clients=["b"])
+    assert all("ca.key" not in path.name for path in written)
+    ca = (tmp_path / "clients/a/ca.crt").read_bytes()
+    assert (tmp_path / "clients/b/ca.crt").read_bytes() == ca
+
+
+@pytest.mark.parametrize("lost", ["ca/ca.key", "server/server.key", "clients/a/client.key"])
 def test_half_a_pair_is_refused(tmp_path: Path, lost: str) -> None:
     create_credentials(tmp_path, server="localhost", clients=["a"])
+    if lost.startswith("ca/"):  # needed to certify a server
+        (tmp_path / "server/server.key").unlink()
+        (tmp_path / "server/server.crt").unlink()
     (tmp_path / lost).unlink()
     with pytest.raises(ValueError, match=f"not {lost}"):
         create_credentials(tmp_path, server="localhost", clients=["a"])
