@@ -1,1 +1,1 @@
-"""The ServerApp: configuration, strategy construction, evaluation, results."""
+"""The Flower ServerApp: configuration, strategy, evaluation, results, checkpoints."""
