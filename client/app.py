@@ -155,11 +155,12 @@ def train(message: Message, context: Context) -> RecordDict:
 def evaluate(message: Message, context: Context) -> RecordDict:
     """Evaluate the model on the client's own test data."""
     from client import training
+    from tasks.learning import evaluate as evaluate_model
 
     task = TaskConfig.from_run_config(context.run_config)
     data = local_data(context, task)
     model = training.load_model(task.model, data, message.content.array_records["arrays"])
-    accuracy, loss = training.evaluate(model, data.x_test, data.y_test)
+    accuracy, loss = evaluate_model(model, data.x_test, data.y_test)
     return _reply(
         message, {"num-examples": len(data.y_test), "accuracy": accuracy, "loss": loss}
     )

@@ -1,8 +1,7 @@
-"""Local work on a torch model: SGD steps, losses, evaluation. Imported only when a client trains."""
+"""Local work on a torch model: SGD steps and losses. Imported only when a client trains."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterator
 from functools import lru_cache
 
@@ -15,10 +14,10 @@ from torch import nn
 from client.settings import TrainSettings
 from strategies.messages import Arrays
 from tasks.client_data import ClientData
+from tasks.learning import get_weights, logits, set_weights
 from tasks.models import build_model
 
 __all__ = [
-    "evaluate",
     "first_gradient",
     "load_model",
     "losses",
@@ -26,10 +25,6 @@ __all__ = [
     "train",
     "use_threads",
 ]
-
-# Large enough for fast matrix products, small enough for a convolution's activations to fit.
-_EVALUATION_BATCH = 1024
-
 
 def use_threads(count: int) -> None:
     """Train with this many CPU threads; sums are split, and so rounded, by their number."""
@@ -51,20 +46,17 @@ def load_model(name: str, data: ClientData, arrays: ArrayRecord) -> nn.Module:
 
     Raises
     ------
-    RuntimeError
-        If the arrays do not fit the model (torch's own message).
+    ValueError
+        If the arrays do not fit the model.
     """
     model = _model(name, data.x_train.shape[1:], data.num_classes)
-    state = OrderedDict((key, torch.from_numpy(array.numpy())) for key, array in arrays.items())
-    model.load_state_dict(state)
+    set_weights(model, {key: array.numpy() for key, array in arrays.items()})
     return model
 
 
 def read_model(model: nn.Module) -> ArrayRecord:
     """Return the model's weights and buffers."""
-    return ArrayRecord(
-        {key: Array(value.detach().cpu().numpy()) for key, value in model.state_dict().items()}
-    )
+    return ArrayRecord({key: Array(value) for key, value in get_weights(model).items()})
 
 
 def train(
@@ -124,26 +116,9 @@ def first_gradient(
 
 def losses(model: nn.Module, data: ClientData) -> NDArray[np.float64]:
     """Return the model's loss on each training example, shape (n,), float64."""
-    logits = _logits(model, data.x_train)
-    y = torch.from_numpy(data.y_train)
-    values = nn.functional.cross_entropy(logits, y, reduction="none")
+    labels = torch.from_numpy(data.y_train)
+    values = nn.functional.cross_entropy(logits(model, data.x_train), labels, reduction="none")
     return values.numpy().astype(np.float64)
-
-
-def evaluate(
-    model: nn.Module, x: NDArray[np.float32], y: NDArray[np.int64]
-) -> tuple[float, float]:
-    """Return accuracy (share in [0, 1]) and mean loss."""
-    logits, labels = _logits(model, x), torch.from_numpy(y)
-    accuracy = (logits.argmax(dim=1) == labels).double().mean().item()
-    return accuracy, nn.functional.cross_entropy(logits, labels).item()
-
-
-def _logits(model: nn.Module, x: NDArray[np.float32]) -> torch.Tensor:
-    model.eval()
-    with torch.inference_mode():
-        parts = torch.from_numpy(x).split(_EVALUATION_BATCH)
-        return torch.cat([model(part) for part in parts])
 
 
 def _batches(

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from server.errors import UserError
 from strategies.sketch import SketchSpec
 
 __all__ = ["AGGREGATORS", "STRATEGIES", "ConfigError", "RunConfig"]
@@ -33,7 +34,7 @@ _MODELS = ("softmax", "cnn", "vgg16")
 _PARTITIONERS = ("shards", "dirichlet", "iid", "groups")
 
 
-class ConfigError(ValueError):
+class ConfigError(UserError):
     """A value in the run config that cannot be used: names key, value and what is allowed."""
 
 

@@ -39,7 +39,7 @@ def as_sketches(sketches: ArrayLike) -> FloatArray:
 
 def reject_non_finite(sketches: FloatArray) -> None:
     """Raise `ValueError` naming the first row that holds a NaN or an infinity."""
-    for rows in row_blocks(sketches):
+    for rows in row_blocks(*sketches.shape):
         bad = ~np.isfinite(sketches[rows]).all(axis=1)
         if bad.any():
             row = rows.start + int(bad.argmax())
@@ -108,8 +108,7 @@ def _as_nonnegative(values: ArrayLike, clients: int, name: str) -> NDArray[np.fl
     return array
 
 
-def row_blocks(sketches: FloatArray, block_bytes: int = 2**19) -> list[slice]:
-    """Cut the rows into runs whose float64 copy takes about `block_bytes`."""
-    clients, entries = sketches.shape
+def row_blocks(clients: int, entries: int, block_bytes: int = 2**19) -> list[slice]:
+    """Cut rows into runs whose float64 copy takes about `block_bytes`, so as to fit a cache."""
     step = max(1, block_bytes // (8 * entries))
     return [slice(start, min(start + step, clients)) for start in range(0, clients, step)]

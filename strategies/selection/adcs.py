@@ -81,8 +81,8 @@ def select_adcs(
     greedy MAP on `dpp_kernel`. Memory is O(K + budget p); the kernel is never formed.
 
     Departures, where the paper is silent: gains within 1e-9 are ties and go to the larger age,
-    then the lower row; when no client adds rank (r² <= 1e-10) the places left are filled by quality,
-    then age, then row; theta = 1 is the top `budget` by quality.
+    then the lower row; when no client adds rank (r² <= 1e-10) the places left are filled by
+    quality, then age, then row; theta = 1 is the top `budget` by quality.
 
     Parameters
     ----------
@@ -264,7 +264,7 @@ class _Greedy:
     def _refresh(self, rows: NDArray[np.int64]) -> None:
         """Project the basis vectors that are new to `rows` out of them."""
         rows = np.sort(rows)
-        step = row_blocks(self._sketches)[0].stop
+        step = row_blocks(*self._sketches.shape)[0].stop
         for start in range(0, len(rows), step):
             block = rows[start : start + step]
             stamps = self._stamp[block]

@@ -15,7 +15,7 @@ from strategies.selection._validation import (
 )
 from strategies.selection.types import FloatArray
 
-__all__ = ["rank_by_age", "sckm_matrix", "sckm_scores", "select_sckm", "top_rows"]
+__all__ = ["group_scores", "rank_by_age", "sckm_matrix", "sckm_scores", "select_sckm", "top_rows"]
 
 
 def sckm_matrix(sketches: ArrayLike) -> NDArray[np.float64]:
@@ -79,37 +79,47 @@ def sckm_scores(sketches: ArrayLike) -> NDArray[np.float64]:
         If the entries are not real numbers.
     """
     sketches = as_sketches(sketches)
-    with np.errstate(over="ignore", invalid="ignore"):
-        scores = _scores(sketches)
-    # A NaN or an infinity anywhere reaches every score through the column sums.
-    if not np.isfinite(scores).all():
-        reject_non_finite(sketches)
-        raise ValueError(_TOO_LARGE)
-    return scores
+    return group_scores(sketches)
 
 
 _TOO_LARGE = "sketches: entries are too large, their cubes overflow float64; rescale them"
 
 
-def _scores(sketches: FloatArray) -> NDArray[np.float64]:
-    clients, entries = sketches.shape
-    blocks = row_blocks(sketches)
-    ones = np.ones(blocks[0].stop)
-    sum1 = np.zeros(entries)
-    sum2 = np.zeros(entries)
-    for rows in blocks:
-        g = sketches[rows].astype(np.float64)
+def group_scores(
+    sketches: FloatArray, rows: NDArray[np.int64] | None = None
+) -> NDArray[np.float64]:
+    """Return Eq. 9 among `rows` of the sketches (all by default), without copying them."""
+    clients = len(sketches) if rows is None else len(rows)
+    entries = sketches.shape[1]
+    with np.errstate(over="ignore", invalid="ignore"):
+        scores = _sums_to_scores(sketches, rows, row_blocks(clients, entries))
+    # A NaN or an infinity anywhere reaches every score through the column sums.
+    if not np.isfinite(scores).all():
+        reject_non_finite(sketches)
+        raise ValueError(_TOO_LARGE)
+    return scores / ((clients - 1) * entries) if clients > 1 else np.zeros(1)
+
+
+def _sums_to_scores(
+    sketches: FloatArray, rows: NDArray[np.int64] | None, spans: list[slice]
+) -> NDArray[np.float64]:
+    def block(span: slice) -> NDArray[np.float64]:
+        return sketches[span if rows is None else rows[span]].astype(np.float64)
+
+    ones = np.ones(spans[0].stop)
+    sum1 = np.zeros(sketches.shape[1])
+    sum2 = np.zeros(sketches.shape[1])
+    for span in spans:
+        g = block(span)
         sum1 += ones[: len(g)] @ g
         sum2 += np.einsum("ij,ij->j", g, g)
-    scores = np.empty(clients)
-    for rows in blocks:
-        g = sketches[rows].astype(np.float64)
+    scores = np.empty(spans[-1].stop)
+    for span in spans:
+        g = block(span)
         square = g * g
         # Σ_l g (s2 - g²) + g² (s1 - g): the client's own terms are taken out of the sums.
-        scores[rows] = g @ sum2 + square @ sum1 - 2.0 * np.einsum("ij,ij->i", g, square)
-    if clients == 1:
-        return np.where(np.isfinite(scores), 0.0, scores)
-    return scores / ((clients - 1) * entries)
+        scores[span] = g @ sum2 + square @ sum1 - 2.0 * np.einsum("ij,ij->i", g, square)
+    return scores
 
 
 def select_sckm(
@@ -152,26 +162,25 @@ def select_sckm(
     ages = as_age(age, len(scores))
     weight = as_weight(age_weight, "age_weight")
     if weight > 0.0:
-        scores = rank_by_age(scores, ages, budget, age_weight=weight)
+        scores = rank_by_age(scores, ages, len(scores) / budget, age_weight=weight)
     return top_rows(scores, ages, budget)
 
 
 def rank_by_age(
-    scores: NDArray[np.float64], age: NDArray[np.float64], budget: int, *, age_weight: float
+    scores: NDArray[np.float64], age: NDArray[np.float64], turn: float, *, age_weight: float
 ) -> NDArray[np.float64]:
     """Mix the rank of a score with the rounds waited (this project's rule, in neither paper).
 
-    The value is rank / (K - 1) + age_weight x age / (K / budget): the rank runs from 0 for the
-    smallest score to K - 1, equal scores share their mean rank, and K / budget rounds are one full
-    turn of the pool. Ranks, not scores, so that the mix does not depend on the scale of the
-    gradients.
+    The value is rank / (K - 1) + age_weight x age / turn: the rank runs from 0 for the smallest
+    score to K - 1, and equal scores share their mean rank. Ranks, not scores,
+    so that the mix does not depend on the scale of the gradients.
 
     Parameters
     ----------
     scores, age : arrays of shape (K,), float64
         A score per client, larger is better, and the rounds since it was last selected.
-    budget : int
-        Clients picked a round.
+    turn : float
+        Rounds in one full turn of the pool: K / budget.
     age_weight : float
         How much one full turn of waiting counts, in units of going from last to first.
 
@@ -184,7 +193,7 @@ def rank_by_age(
     _, group, counts = np.unique(scores, return_inverse=True, return_counts=True)
     last = np.cumsum(counts) - 1
     rank = (last - (counts - 1) / 2)[group]
-    return rank / max(1, clients - 1) + age_weight * age * budget / clients
+    return rank / max(1, clients - 1) + age_weight * age / turn
 
 
 def top_rows(
