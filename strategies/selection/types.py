@@ -92,8 +92,6 @@ class Selector(Protocol):
         """What is collected from the candidates."""
         ...
 
-    def __call__(
-        self, candidates: Candidates, budget: int, rng: np.random.Generator
-    ) -> Selection:
+    def __call__(self, candidates: Candidates, budget: int, rng: np.random.Generator) -> Selection:
         """Pick at most `budget` rows of `candidates`."""
         ...
