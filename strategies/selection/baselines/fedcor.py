@@ -25,10 +25,10 @@ def fit_fedcor(
     loss changes under a Gaussian of mean zero, each weighted by discount^age.
 
     Departure: the paper climbs with Adam (learning rate 0.01). With the noise fixed the likelihood
-    is that of probabilistic principal components, whose maximum is known ("Probabilistic
-    principal component analysis", 1999, Eq. 7): with lambda and V the leading eigenvalues and eigenvectors of the weighted second
-    moment of the changes, X = sqrt(max(lambda - noise^2, 0)) V^T. It needs no optimiser, no
-    learning rate and no start, and no X has a higher likelihood.
+    is that of probabilistic principal components, whose maximum is known ("Probabilistic principal
+    component analysis", 1999, Eq. 7): with lambda and V the leading eigenvalues and eigenvectors of
+    the weighted second moment of the changes, X = sqrt(max(lambda - noise^2, 0)) V^T. It needs no
+    optimiser, no learning rate and no start, and no X has a higher likelihood.
 
     Parameters
     ----------

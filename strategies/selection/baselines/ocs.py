@@ -91,7 +91,8 @@ def sample_ocs(
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Include each client independently and return what its update is multiplied by.
 
-    The probabilistic original, same paper: client i is in with probability p_i and the aggregate is sum_S (w_i / p_i) U_i, whose expectation is the full sum.
+    The probabilistic original, same paper: client i is in with probability p_i and the aggregate is
+    sum_S (w_i / p_i) U_i, whose expectation is the full sum.
 
     Parameters
     ----------

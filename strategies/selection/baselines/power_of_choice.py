@@ -16,9 +16,10 @@ def draw_candidates(
 ) -> NDArray[np.int64]:
     """Draw the d clients that are asked for their loss.
 
-    "Towards understanding biased client selection in federated learning" (AISTATS 2022), step 1 of pi_pow-d: d rows without replacement, each draw with probability
-    proportional to the client's examples (p_k = n_k / n). Uniform candidates, common in public
-    code, would weigh a client of ten examples like one of ten thousand.
+    "Towards understanding biased client selection in federated learning" (AISTATS 2022), step 1 of
+    pi_pow-d: d rows without replacement, each draw with probability proportional to the client's
+    examples (p_k = n_k / n). Uniform candidates, common in public code, would weigh a client of ten
+    examples like one of ten thousand.
 
     Parameters
     ----------
