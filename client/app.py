@@ -13,7 +13,6 @@ from typing import cast
 
 import numpy as np
 from flwr.app import (
-    Array,
     ArrayRecord,
     ConfigRecord,
     Context,
@@ -29,6 +28,7 @@ from numpy.typing import NDArray
 
 from client.identity import client_name, local_data
 from client.settings import SketchSettings, TrainSettings
+from strategies.answering import answer_roll_call
 from strategies.messages import Arrays
 from strategies.randomness import derive_rng
 from strategies.updates import subtract
@@ -87,10 +87,10 @@ def sketch(message: Message, context: Context) -> RecordDict:
     model = training.load_model(task.model, data, received)
 
     needs = settings.needs
-    metrics: dict[str, float] = {"num-examples": len(data.y_train)}
+    loss: float | None = None
+    update: Arrays | None = None
     if "loss" in needs:
-        metrics["loss"] = float(training.losses(model, data).mean())
-    content = RecordDict()
+        loss = float(training.losses(model, data).mean())
     kept, kept_metrics = received, {}
     if needs & {"sketch", "norm", "batch-loss"}:
         rng = derive_rng(settings.seed, settings.round, client_name(context), "batches")
@@ -100,22 +100,16 @@ def sketch(message: Message, context: Context) -> RecordDict:
             train_loss, batch_loss = training.train(model, data, settings, rng)
             kept, kept_metrics["train-loss"] = training.read_model(model), train_loss
             # In gradient units, the sum of the mini-batch gradients (ADCS, Section 3.1).
-            update: Arrays = {
+            update = {
                 key: value / np.float32(settings.learning_rate)
                 for key, value in subtract(received, kept).items()
             }
         else:
             update, batch_loss = training.first_gradient(model, data, settings, rng)
-        if "batch-loss" in needs:
-            metrics["loss"] = batch_loss
-        if "norm" in needs:
-            squares = sum(float(np.square(v, dtype=np.float64).sum()) for v in update.values())
-            metrics["norm"] = squares**0.5
-        if "sketch" in needs:
-            values = wanted.spec.apply(settings.round, update)
-            content["sketch"] = ArrayRecord({"values": Array(values)})
+        loss = batch_loss if "batch-loss" in needs else loss
+    name, examples = client_name(context), len(data.y_train)
+    content = answer_roll_call(message, name=name, examples=examples, update=update, loss=loss)
 
-    content.update(_reply(message, metrics))
     # State last: what is written before an exception stays in a deployment, not in a simulation.
     if wanted.keep:
         context.state[_KEPT] = kept

@@ -129,7 +129,7 @@ class RunConfig:
     )
     server_momentum: float = _key(0.9, _BELOW_1, "fedavgm: momentum")
     malicious_clients: int = _key(0, _at_least(0), "krum, multikrum, bulyan: how many to expect")
-    evaluate_every: int = _key(1, _at_least(1), "rounds between evaluations")
+    evaluate_every: int = _key(1, _at_least(0), "rounds between evaluations; 0: none")
     replacements: int = _key(0, _at_least(0), "picked clients that may be replaced per round")
     quorum: float = _key(0.5, _SHARE, "share of the clients asked that must answer")
     deadline: float = _key(600.0, _ABOVE_0, "seconds a reply may take")
