@@ -43,16 +43,12 @@ def fingerprint(path: Path) -> list[object]:
     overwritten in place goes unnoticed.
     """
     if path.is_file():
-        found = [path]
-    else:
-        found = [path, *sorted(p for p in path.glob("*") if p.is_dir())]
-        found += sorted(p for p in path.glob("*/*") if p.is_dir())
-    result: list[object] = []
-    for item in found:
-        stat = item.stat()
-        size = stat.st_size if item.is_file() else 0
-        result.append([str(item), stat.st_mtime_ns, size])
-    return result
+        stat = path.stat()
+        return [str(path), stat.st_mtime_ns, stat.st_size]
+    folders = [path]
+    for _ in range(2):
+        folders += [Path(entry) for folder in folders for entry in os.scandir(folder) if entry.is_dir()]
+    return [[str(folder), folder.stat().st_mtime_ns] for folder in sorted(set(folders))]
 
 
 def read_images(path: Path, *, seed: int) -> dict[str, NDArray[Any]]:
