@@ -47,7 +47,9 @@ def fingerprint(path: Path) -> list[object]:
         return [str(path), stat.st_mtime_ns, stat.st_size]
     folders = [path]
     for _ in range(2):
-        folders += [Path(entry) for folder in folders for entry in os.scandir(folder) if entry.is_dir()]
+        folders += [
+            Path(entry) for folder in folders for entry in os.scandir(folder) if entry.is_dir()
+        ]
     return [[str(folder), folder.stat().st_mtime_ns] for folder in sorted(set(folders))]
 
 

@@ -185,7 +185,8 @@ def _read_site(file: Path) -> LabelledArrays:
         return image_folder(file, seed=0)
     if file.suffix.lower() != ".npz":
         raise ValueError(
-            f"site data {file}: expected an .npz with {', '.join(names)}, or a folder or zip of images"
+            f"site data {file}: expected an .npz with {', '.join(names)}, "
+            "or a folder or zip of images"
         )
     try:
         with np.load(file, allow_pickle=False) as archive:
