@@ -283,6 +283,16 @@ def test_one_level_holds_out_a_fifth_of_each_class(as_zip: bool, tmp_path: Path)
     assert not np.array_equal(data.x_test, other.x_test)
 
 
+def test_images_with_test_data_are_decoded_once_for_all_seeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_images(tmp_path, TWO_LEVEL)
+    first = load_dataset("image-folder", str(tmp_path), seed=1)
+    monkeypatch.setattr(_sources, "read_images", None)
+    second = load_dataset("image-folder", str(tmp_path), seed=2)
+    assert np.array_equal(first.x_test, second.x_test)
+
+
 def test_a_class_without_images_keeps_its_number(tmp_path: Path) -> None:
     write_images(tmp_path, TWO_LEVEL | {"train/bee": 0})
     data = load_dataset("image-folder", str(tmp_path))
