@@ -84,7 +84,7 @@ def sketch(message: Message, context: Context) -> RecordDict:
     received = message.content.array_records["arrays"]
     data = local_data(context, task)
     training.use_threads(settings.threads)
-    model = training.load_model(task.model, data, received)
+    model = training.load_model(task.model, settings.num_classes, data, received)
 
     needs = settings.needs
     loss: float | None = None
@@ -139,7 +139,7 @@ def train(message: Message, context: Context) -> RecordDict:
         start = message.content.array_records["arrays"]
 
     training.use_threads(settings.threads)
-    model = training.load_model(task.model, data, start)
+    model = training.load_model(task.model, settings.num_classes, data, start)
     if settings.needs:
         metrics |= _loss_metrics(training.losses(model, data))
     rng = derive_rng(settings.seed, settings.round, client_name(context), "batches")
@@ -156,7 +156,9 @@ def evaluate(message: Message, context: Context) -> RecordDict:
 
     task = TaskConfig.from_run_config(context.run_config)
     data = local_data(context, task)
-    model = training.load_model(task.model, data, message.content.array_records["arrays"])
+    num_classes = cast("int", message.content.config_records["config"]["num-classes"])
+    arrays = message.content.array_records["arrays"]
+    model = training.load_model(task.model, num_classes, data, arrays)
     accuracy, loss = evaluate_model(model, data.x_test, data.y_test)
     return _reply(message, {"num-examples": len(data.y_test), "accuracy": accuracy, "loss": loss})
 

@@ -20,6 +20,7 @@ class TrainSettings:
     batch_size: int
     learning_rate: float
     threads: int
+    num_classes: int
     needs: frozenset[str]
 
     @classmethod
@@ -39,6 +40,7 @@ class TrainSettings:
             batch_size=values["batch-size"],
             learning_rate=values["learning-rate"],
             threads=values["client-threads"],
+            num_classes=values["num-classes"],
             needs=frozenset(values["needs"]),
         )
 
