@@ -7,7 +7,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -100,6 +100,7 @@ def test_permuting_clients_permutes_the_answer(seed, theta):
     np.testing.assert_array_equal(order[rows], select_adcs(sketches, quality, theta, 25))
 
 
+@settings(deadline=None)
 @given(
     st.tuples(st.integers(1, 9), st.integers(1, 5)).flatmap(
         lambda shape: st.tuples(
