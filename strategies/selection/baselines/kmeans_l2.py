@@ -6,8 +6,6 @@ import warnings
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.cluster import KMeans
-from sklearn.exceptions import ConvergenceWarning
 
 from strategies.selection._validation import as_budget
 from strategies.selection.baselines._checks import as_points
@@ -46,6 +44,10 @@ def select_kmeans_l2(
     TypeError, ValueError
         If `budget` is not an integer in range or a sketch is not finite.
     """
+    # Late: it takes a second, and every client that imports this package would wait for it.
+    from sklearn.cluster import KMeans
+    from sklearn.exceptions import ConvergenceWarning
+
     points = as_points(sketches).astype(sketches.dtype, copy=False)
     as_budget(budget, len(points))
     scale = np.abs(points).max()
