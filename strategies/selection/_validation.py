@@ -46,11 +46,11 @@ def reject_non_finite(sketches: FloatArray) -> None:
             raise ValueError(f"sketches: row {row} holds a NaN or an infinity, must be finite")
 
 
-def as_budget(budget: int, clients: int) -> int:
+def as_budget(budget: int, clients: int, name: str = "budget") -> int:
     """Return `budget` as an int in 1..clients."""
-    budget = as_count(budget, "budget")
+    budget = as_count(budget, name)
     if budget > clients:
-        raise ValueError(f"budget: got {budget}, must be at most the {clients} clients")
+        raise ValueError(f"{name}: got {budget}, must be at most the {clients} clients")
     return budget
 
 
