@@ -97,7 +97,8 @@ def measure(run: Run, target: float) -> Outcome:
     evaluations = run.evaluations()
     accuracy = evaluations.accuracy
     if not len(accuracy):
-        return Outcome(*[math.nan] * 5, _variation(run))
+        nan = math.nan
+        return Outcome(nan, nan, nan, nan, nan, _variation(run))
     reached = np.flatnonzero(accuracy >= target)
     rounds = sent = math.nan
     if len(reached):
