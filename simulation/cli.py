@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -220,14 +220,17 @@ def _runs_in(folder: Path) -> list[Path]:
 
 
 def _load(folders: Sequence[Path]) -> list[Run]:
+    from server.errors import RunAborted
     from server.results import load_run
 
-    runs = [load_run(folder) for folder in folders]
-    return runs
+    try:
+        return [load_run(folder) for folder in folders]
+    except ValueError as error:
+        raise RunAborted(str(error)) from error
 
 
 @contextmanager
-def _progress(total: int, done: int) -> Iterator[Advance]:
+def _progress(total: int, done: int) -> Iterator[Callable[[Job, str | None], None]]:
     """Show a bar on a terminal, and a line a run in any case."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
@@ -244,7 +247,10 @@ def _progress(total: int, done: int) -> Iterator[Advance]:
             name = f"{job.config.strategy}, seed {job.config.seed}"
             outcome = f"failed: {reason}" if reason is not None else "finished"
             console.print(
-                f"{finished}/{total} {name}: {outcome}", markup=False, highlight=False, soft_wrap=True
+                f"{finished}/{total} {name}: {outcome}",
+                markup=False,
+                highlight=False,
+                soft_wrap=True,
             )
             bar.advance(task)
 
@@ -268,8 +274,8 @@ def _told_in_one_line() -> Iterator[None]:
         yield
     except UserError as error:
         _fail(str(error))
-    except (ValueError, OSError) as error:
-        _fail(" ".join(str(error).split()))
+    except OSError as error:
+        _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
     except KeyboardInterrupt:
         _tell("interrupted; what was finished is kept")
         raise typer.Exit(130) from None

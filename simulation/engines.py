@@ -64,7 +64,12 @@ def run_ray(
         # Flower has no repository to pack.
         app = Path(folder)
         (app / "pyproject.toml").write_text(_app_description(config), encoding="utf-8")
-        run_on_ray(app, {}, num_clients=num_clients, cpus=cpus, on_line=tell)
+
+        def on_line(line: str) -> None:
+            if not line.startswith("error: "):  # the reason is raised as well
+                tell(line)
+
+        run_on_ray(app, {}, num_clients=num_clients, cpus=cpus, on_line=on_line)
     return Path(config.out)
 
 

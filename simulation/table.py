@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from server.progress import byte_text
 from simulation.outcomes import Group, Outcome, mean_and_error, measure
 
-__all__ = ["Table", "comparison_table"]
+__all__ = ["Table", "as_text", "comparison_table"]
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,17 @@ def comparison_table(groups: Sequence[Group], target: float) -> Table:
         rows.append((group.label, str(len(outcomes)), *cells))
     headings = ("strategy", "seeds", *(name for name, _, _ in columns))
     return Table(headings, tuple(rows), _NOTE)
+
+
+def as_text(table: Table) -> str:
+    """Return the table in aligned columns, with its note."""
+    lines = [table.headings, *table.rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(table.headings))]
+    text = [
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    ]
+    return "\n".join([*text, "", *textwrap.wrap(table.note, 100)])
 
 
 _NOTE = (
