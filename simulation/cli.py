@@ -25,7 +25,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,
+    rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -58,7 +58,7 @@ def main() -> None:
     """
 
 
-@app.command()
+@app.command(short_help="Run one simulation.")
 def run(
     clients: Clients = 10,
     values: Values = None,
@@ -89,7 +89,7 @@ def run(
             run_inline(config, clients, tell=_tell)
 
 
-@app.command()
+@app.command(short_help="Run strategies with several seeds and compare them.")
 def compare(
     strategies: Annotated[
         str, typer.Option(help="Names separated by commas: sckm-select,uniform,round-robin.")
@@ -153,7 +153,7 @@ def compare(
             _fail(f"{len(failed)} of {len(jobs)} runs failed; the same command tries them again")
 
 
-@app.command()
+@app.command(short_help="Write one HTML page from any runs.")
 def report(
     folders: Annotated[
         list[Path],

@@ -12,6 +12,7 @@ import shutil
 import sys
 import tempfile
 import tomllib
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -210,12 +211,13 @@ def _ray(cpus: int | None, address: str | None) -> Iterator[None]:
         "runtime_env": {"env_vars": {"PYTHONPATH": path}},
     }
     try:
-        ray.init(
-            address=address or "local",
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            **({} if address else local),
-        )
+        with warnings.catch_warnings(action="ignore", category=FutureWarning):  # a tip of Ray's
+            ray.init(
+                address=address or "local",
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                **({} if address else local),
+            )
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise RunAborted(f"Ray at {address or 'this machine'}: {_last_line(error)}") from error
     try:
