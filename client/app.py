@@ -13,7 +13,6 @@ from typing import cast
 
 import numpy as np
 from flwr.app import (
-    Array,
     ArrayRecord,
     ConfigRecord,
     Context,
@@ -29,6 +28,7 @@ from numpy.typing import NDArray
 
 from client.identity import client_name, local_data
 from client.settings import SketchSettings, TrainSettings
+from strategies.answering import answer_roll_call
 from strategies.messages import Arrays
 from strategies.randomness import derive_rng
 from strategies.updates import subtract
@@ -84,13 +84,13 @@ def sketch(message: Message, context: Context) -> RecordDict:
     received = message.content.array_records["arrays"]
     data = local_data(context, task)
     training.use_threads(settings.threads)
-    model = training.load_model(task.model, data, received)
+    model = training.load_model(task.model, settings.num_classes, data, received)
 
     needs = settings.needs
-    metrics: dict[str, float] = {"num-examples": len(data.y_train)}
+    loss: float | None = None
+    update: Arrays | None = None
     if "loss" in needs:
-        metrics["loss"] = float(training.losses(model, data).mean())
-    content = RecordDict()
+        loss = float(training.losses(model, data).mean())
     kept, kept_metrics = received, {}
     if needs & {"sketch", "norm", "batch-loss"}:
         rng = derive_rng(settings.seed, settings.round, client_name(context), "batches")
@@ -100,22 +100,16 @@ def sketch(message: Message, context: Context) -> RecordDict:
             train_loss, batch_loss = training.train(model, data, settings, rng)
             kept, kept_metrics["train-loss"] = training.read_model(model), train_loss
             # In gradient units, the sum of the mini-batch gradients (ADCS, Section 3.1).
-            update: Arrays = {
+            update = {
                 key: value / np.float32(settings.learning_rate)
                 for key, value in subtract(received, kept).items()
             }
         else:
             update, batch_loss = training.first_gradient(model, data, settings, rng)
-        if "batch-loss" in needs:
-            metrics["loss"] = batch_loss
-        if "norm" in needs:
-            squares = sum(float(np.square(v, dtype=np.float64).sum()) for v in update.values())
-            metrics["norm"] = squares**0.5
-        if "sketch" in needs:
-            values = wanted.spec.apply(settings.round, update)
-            content["sketch"] = ArrayRecord({"values": Array(values)})
+        loss = batch_loss if "batch-loss" in needs else loss
+    name, examples = client_name(context), len(data.y_train)
+    content = answer_roll_call(message, name=name, examples=examples, update=update, loss=loss)
 
-    content.update(_reply(message, metrics))
     # State last: what is written before an exception stays in a deployment, not in a simulation.
     if wanted.keep:
         context.state[_KEPT] = kept
@@ -145,7 +139,7 @@ def train(message: Message, context: Context) -> RecordDict:
         start = message.content.array_records["arrays"]
 
     training.use_threads(settings.threads)
-    model = training.load_model(task.model, data, start)
+    model = training.load_model(task.model, settings.num_classes, data, start)
     if settings.needs:
         metrics |= _loss_metrics(training.losses(model, data))
     rng = derive_rng(settings.seed, settings.round, client_name(context), "batches")
@@ -162,7 +156,9 @@ def evaluate(message: Message, context: Context) -> RecordDict:
 
     task = TaskConfig.from_run_config(context.run_config)
     data = local_data(context, task)
-    model = training.load_model(task.model, data, message.content.array_records["arrays"])
+    num_classes = cast("int", message.content.config_records["config"]["num-classes"])
+    arrays = message.content.array_records["arrays"]
+    model = training.load_model(task.model, num_classes, data, arrays)
     accuracy, loss = evaluate_model(model, data.x_test, data.y_test)
     return _reply(message, {"num-examples": len(data.y_test), "accuracy": accuracy, "loss": loss})
 

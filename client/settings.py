@@ -7,8 +7,6 @@ from typing import Any, Literal, cast
 
 from flwr.app import ConfigRecord
 
-from strategies.sketch import SketchKind, SketchSpec
-
 __all__ = ["SketchSettings", "TrainSettings"]
 
 
@@ -22,6 +20,7 @@ class TrainSettings:
     batch_size: int
     learning_rate: float
     threads: int
+    num_classes: int
     needs: frozenset[str]
 
     @classmethod
@@ -41,6 +40,7 @@ class TrainSettings:
             batch_size=values["batch-size"],
             learning_rate=values["learning-rate"],
             threads=values["client-threads"],
+            num_classes=values["num-classes"],
             needs=frozenset(values["needs"]),
         )
 
@@ -49,7 +49,6 @@ class TrainSettings:
 class SketchSettings:
     """What to answer to the roll call, on top of `TrainSettings`."""
 
-    spec: SketchSpec
     of: Literal["update", "gradient"]
     keep: bool
     train_needs: frozenset[str]
@@ -60,17 +59,11 @@ class SketchSettings:
 
         Raises
         ------
-        KeyError, ValueError
-            If the server left one out, or the sketch is out of range.
+        KeyError
+            If the server left one out.
         """
         values = cast("dict[str, Any]", config)
         return cls(
-            spec=SketchSpec(
-                ratio=values["sketch-ratio"],
-                kind=cast("SketchKind", values["sketch-kind"]),
-                layers=tuple(values["sketch-layers"]),
-                seed=values["sketch-seed"],
-            ),
             of=values["sketch-of"],
             keep=values["keep"],
             train_needs=frozenset(values["train-needs"]),

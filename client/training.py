@@ -39,7 +39,7 @@ def _model(name: str, input_shape: tuple[int, ...], num_classes: int) -> nn.Modu
     return build_model(name, input_shape, num_classes, seed=0)
 
 
-def load_model(name: str, data: ClientData, arrays: ArrayRecord) -> nn.Module:
+def load_model(name: str, num_classes: int, data: ClientData, arrays: ArrayRecord) -> nn.Module:
     """Return the model with the weights of `arrays`.
 
     A process has one module per kind of model and loads weights into it: building one takes longer
@@ -48,9 +48,11 @@ def load_model(name: str, data: ClientData, arrays: ArrayRecord) -> nn.Module:
     Raises
     ------
     ValueError
-        If the arrays do not fit the model.
+        If the arrays do not fit the model, or the client's labels the server's number of classes.
     """
-    model = _model(name, data.x_train.shape[1:], data.num_classes)
+    if data.num_classes > num_classes:
+        raise ValueError(f"labels go up to {data.num_classes - 1}: must be below {num_classes}")
+    model = _model(name, data.x_train.shape[1:], num_classes)
     set_weights(model, {key: array.numpy() for key, array in arrays.items()})
     return model
 

@@ -10,6 +10,9 @@ from typing import Any
 
 from server.errors import UserError
 from strategies.sketch import SketchSpec
+from tasks.config import MODELS
+from tasks.data import DATASETS
+from tasks.partition import PARTITIONERS
 
 __all__ = ["AGGREGATORS", "STRATEGIES", "ConfigError", "RunConfig"]
 
@@ -29,9 +32,6 @@ AGGREGATORS = (
     "bulyan",
 )
 _WITH_SERVER_RATE = ("fedavg", "fedavgm", "fedadam", "fedadagrad", "fedyogi")
-_DATASETS = ("digits", "fashion-mnist", "cifar10", "cifar100", "image-folder")
-_MODELS = ("softmax", "cnn", "vgg16")
-_PARTITIONERS = ("shards", "dirichlet", "iid", "groups")
 
 
 class ConfigError(UserError):
@@ -114,10 +114,10 @@ class RunConfig:
     )
     gamma: float = _key(0.5, _SHARE, "ADCS: weight of speed in a mixed quality")
     seed: int = _key(0, _at_least(0), "of everything random")
-    dataset: str = _key("digits", _one_of(*_DATASETS, or_function=True), "what is learned")
+    dataset: str = _key("digits", _one_of(*DATASETS, or_function=True), "what is learned")
     data_dir: str = _key("", _ANY, "where the data set is, if not in its usual place")
-    model: str = _key("softmax", _one_of(*_MODELS, or_function=True), "what learns")
-    partitioner: str = _key("shards", _one_of(*_PARTITIONERS), "how data is split over clients")
+    model: str = _key("softmax", _one_of(*MODELS, or_function=True), "what learns")
+    partitioner: str = _key("shards", _one_of(*PARTITIONERS), "how data is split over clients")
     shards_per_client: int = _key(2, _at_least(1), "shards: label shards per client")
     alpha: float = _key(0.5, _ABOVE_0, "dirichlet: concentration, small is skewed")
     local_steps: int = _key(10, _at_least(1), "mini-batches a client trains on per round")
@@ -129,7 +129,7 @@ class RunConfig:
     )
     server_momentum: float = _key(0.9, _BELOW_1, "fedavgm: momentum")
     malicious_clients: int = _key(0, _at_least(0), "krum, multikrum, bulyan: how many to expect")
-    evaluate_every: int = _key(1, _at_least(1), "rounds between evaluations")
+    evaluate_every: int = _key(1, _at_least(0), "rounds between evaluations; 0: none")
     replacements: int = _key(0, _at_least(0), "picked clients that may be replaced per round")
     quorum: float = _key(0.5, _SHARE, "share of the clients asked that must answer")
     deadline: float = _key(600.0, _ABOVE_0, "seconds a reply may take")

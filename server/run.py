@@ -89,7 +89,8 @@ def run(
                 grid,
                 arrays,
                 num_rounds=config.num_server_rounds,
-                train_config=_train_config(config),
+                train_config=_train_config(config, test.num_classes),
+                evaluate_config=ConfigRecord({"num-classes": test.num_classes}),
                 evaluate_fn=central,
                 evaluate_every=config.evaluate_every,
                 first_round=first_round,
@@ -106,13 +107,14 @@ def run(
     return folder.path
 
 
-def _train_config(config: RunConfig) -> ConfigRecord:
+def _train_config(config: RunConfig, num_classes: int) -> ConfigRecord:
     return ConfigRecord(
         {
             "local-steps": config.local_steps,
             "batch-size": config.batch_size,
             "learning-rate": config.learning_rate,
             "client-threads": config.client_threads,
+            "num-classes": num_classes,
         }
     )
 

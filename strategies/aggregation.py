@@ -75,7 +75,7 @@ def aggregate(
         if coefficients is not None:
             arrays, weight = _move(model, arrays, len(replies) * coefficients[row]), 1.0
         # Flower demands one array record and the same metrics in every reply.
-        metrics = MetricRecord({"num-examples": weight, "train-loss": reply.train_loss})
+        metrics = MetricRecord({"num-examples": weight})
         message.content = RecordDict({"arrays": arrays, "metrics": metrics})
         messages.append(message)
     return aggregator.aggregate_train(server_round, messages)[0]

@@ -10,7 +10,8 @@ message           down                                        up
 ``evaluate``      `arrays`, `config`                          `client`, `metrics`
 ================  ==========================================  =====================================
 
-Every reply names the client (`client["name"]`) and echoes the round (`metrics["round"]`).
+Replies name the client (`client["name"]`) and echo the round (`metrics["round"]`). A `train`
+handler that knows nothing of this project may leave both out, where the name is known from phase 1.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class SketchReply:
 
 @dataclass(frozen=True)
 class TrainReply:
-    """A checked reply of phase 2; what was not asked for is NaN."""
+    """A checked reply of phase 2; a loss that was not asked for, or not sent, is NaN."""
 
     arrays: ArrayRecord
     examples: int
@@ -171,7 +172,7 @@ def read_trained(
         If it belongs to another round, its arrays differ from the model's in name, shape or dtype,
         or hold NaN or infinity.
     """
-    metrics = _metrics(reply, server_round)
+    metrics = _metrics(reply, server_round, echoed=False)
     arrays = reply.content.array_records.get("arrays")
     if arrays is None:
         raise ReplyError("the reply has no model")
@@ -192,7 +193,7 @@ def read_trained(
     return TrainReply(
         arrays=arrays,
         examples=int(number(metrics, "num-examples", least=1)),
-        train_loss=number(metrics, "train-loss"),
+        train_loss=number(metrics, "train-loss") if "train-loss" in metrics else float("nan"),
         loss=number(metrics, "loss") if "loss" in needs else float("nan"),
         loss_rms=number(metrics, "loss-rms") if "loss-rms" in needs else float("nan"),
     )
@@ -206,11 +207,11 @@ def _size(value: object) -> int:
     return 1 if isinstance(value, bool) else 8
 
 
-def _metrics(reply: Message, server_round: int) -> MetricRecord:
+def _metrics(reply: Message, server_round: int, *, echoed: bool = True) -> MetricRecord:
     metrics = reply.content.metric_records.get("metrics")
     if metrics is None:
         raise ReplyError("the reply has no metrics")
-    if metrics.get("round") != server_round:
+    if (echoed or "round" in metrics) and metrics.get("round") != server_round:
         raise ReplyError(f"the reply is for round {metrics.get('round')}, not {server_round}")
     return metrics
 

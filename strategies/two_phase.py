@@ -349,7 +349,7 @@ class TwoPhaseStrategy(Strategy):
         timeout : float, optional
             Overrides the deadline of each exchange, in seconds.
         evaluate_every : int
-            Evaluate after every this many rounds, and after the last.
+            Evaluate after every this many rounds, and after the last; 0 for never.
         first_round : int
             Where a resumed run goes on.
         on_round : callable, optional
@@ -380,7 +380,9 @@ class TwoPhaseStrategy(Strategy):
             if train_metrics is not None:
                 result.train_metrics_clientapp[server_round] = train_metrics
 
-            due = server_round % evaluate_every == 0 or server_round == num_rounds
+            due = evaluate_every > 0 and (
+                server_round % evaluate_every == 0 or server_round == num_rounds
+            )
             if due:
                 messages = list(
                     self.configure_evaluate(server_round, arrays, evaluate_config, grid)
@@ -581,9 +583,10 @@ class TwoPhaseStrategy(Strategy):
     def _accept(self, reply: Message) -> bool:
         """Check a reply of phase 2 and note it; a bad one goes to `failed`."""
         record = self._record
-        label = self._roster.label(reply.metadata.src_node_id)
+        node = reply.metadata.src_node_id
+        label = self._roster.label(node)
         try:
-            name = client_name(reply)
+            name = self._roster.name(node) or client_name(reply)
             trained = read_trained(reply, record.round, model=self._model, needs=self.train_needs)
             if name not in record.selected:
                 raise ReplyError("a model came from a client that was not picked")
@@ -622,6 +625,8 @@ class TwoPhaseStrategy(Strategy):
         examples = [reply.examples for _, reply in trained]
         losses = [reply.train_loss for _, reply in trained]
         loss = float(np.average(losses, weights=examples))
+        if math.isnan(loss):
+            return arrays, None
         record.metrics["train-loss"] = loss
         return arrays, MetricRecord({"train-loss": loss})
 

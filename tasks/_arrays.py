@@ -96,7 +96,7 @@ def _features(x: NDArray[Any], what: str) -> NDArray[np.uint8] | NDArray[np.floa
     if x.ndim < 2 or x.size == 0:
         raise ValueError(f"{what} has shape {x.shape}, expected (n, ...) with at least one value")
     if x.dtype == np.uint8:
-        return np.ascontiguousarray(_channels_first(x))
+        return np.ascontiguousarray(_channels_first(x, what))
     if not np.issubdtype(x.dtype, np.floating):
         raise ValueError(f"{what} has dtype {x.dtype}, expected uint8 images or floating point")
     with np.errstate(over="ignore"):  # what float32 cannot hold is reported below
@@ -106,11 +106,16 @@ def _features(x: NDArray[Any], what: str) -> NDArray[np.uint8] | NDArray[np.floa
     return x
 
 
-def _channels_first(x: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def _channels_first(x: NDArray[np.uint8], what: str) -> NDArray[np.uint8]:
     if x.ndim == 3:
         return x[:, np.newaxis]
     if x.ndim == 4 and x.shape[3] in _CHANNELS:
         return np.moveaxis(x, 3, 1)
+    if x.ndim == 4 and x.shape[1] not in _CHANNELS:
+        raise ValueError(
+            f"{what} has shape {x.shape}, expected uint8 images as (n, H, W), (n, H, W, C) or "
+            f"(n, C, H, W) with C one of {', '.join(map(str, _CHANNELS))}"
+        )
     return x
 
 

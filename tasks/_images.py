@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from tasks._callables import one_line
 
-__all__ = ["fingerprint", "looks_like_images", "read_images"]
+__all__ = ["fingerprint", "hold_out", "looks_like_images", "read_images"]
 
 _SUFFIXES = frozenset({".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 _LAYOUT = "expected train/<class>/ and test/<class>/, or <class>/, with images in them"
@@ -43,29 +43,26 @@ def fingerprint(path: Path) -> list[object]:
     overwritten in place goes unnoticed.
     """
     if path.is_file():
-        found = [path]
-    else:
-        found = [path, *sorted(p for p in path.glob("*") if p.is_dir())]
-        found += sorted(p for p in path.glob("*/*") if p.is_dir())
-    result: list[object] = []
-    for item in found:
-        stat = item.stat()
-        size = stat.st_size if item.is_file() else 0
-        result.append([str(item), stat.st_mtime_ns, size])
-    return result
+        stat = path.stat()
+        return [str(path), stat.st_mtime_ns, stat.st_size]
+    folders = [path]
+    for _ in range(2):
+        folders += [
+            Path(entry) for folder in folders for entry in os.scandir(folder) if entry.is_dir()
+        ]
+    return [[str(folder), folder.stat().st_mtime_ns] for folder in sorted(set(folders))]
 
 
-def read_images(path: Path, *, seed: int) -> dict[str, NDArray[Any]]:
+def read_images(path: Path) -> dict[str, NDArray[Any]]:
     """Decode a folder or zip of images.
 
     Classes are numbered in the order of their names, as torchvision's `ImageFolder` does. Images
-    are grey if all of them are and RGB otherwise. With one level of folders a fifth of each class,
-    drawn by `seed`, is the test data.
+    are grey if all of them are and RGB otherwise.
 
     Returns
     -------
     dict of `x_train`, `x_test`: (n, C, H, W) uint8; `y_train`, `y_test`: (n,) int64; `num_classes`:
-    (1,) int64.
+    (1,) int64. With one level of folders, `x` and `y` instead of the first four (see `hold_out`).
 
     Raises
     ------
@@ -75,13 +72,13 @@ def read_images(path: Path, *, seed: int) -> dict[str, NDArray[Any]]:
     """
     if path.is_file() and zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
-            return _read_tree(_zip_tree(archive), str(path), seed)
+            return _read_tree(_zip_tree(archive), str(path))
     if path.is_dir():
-        return _read_tree(_folder_tree(path), str(path), seed)
+        return _read_tree(_folder_tree(path), str(path))
     raise ValueError(f"{path}: not a folder or a zip of images; {_LAYOUT}")
 
 
-def _read_tree(tree: _Tree, where: str, seed: int) -> dict[str, NDArray[Any]]:
+def _read_tree(tree: _Tree, where: str) -> dict[str, NDArray[Any]]:
     two_level = {PurePosixPath(folder).parts[0] for folder in tree.files if "/" in folder}
     if {"train", "test"} <= two_level:
         classes = _classes(tree, "train/")
@@ -98,39 +95,43 @@ def _read_tree(tree: _Tree, where: str, seed: int) -> dict[str, NDArray[Any]]:
             raise ValueError(f"{where}: there is no {missing}/ folder; {_LAYOUT}")
         classes = _classes(tree, "")
         train, y_train = _listed(tree, "", classes)
-        test, y_test = [], np.empty(0, np.int64)
+        test = []
     if len(classes) < 2:
         raise ValueError(f"{where}: {len(classes)} class folders, at least two needed; {_LAYOUT}")
     x = _decode(tree, [*train, *test], where)
-    y = np.concatenate([y_train, y_test])
-    if test:
-        rows_train, rows_test = np.arange(len(train)), np.arange(len(train), len(x))
-    else:
-        rows_train, rows_test = _held_out(y, where, seed)
-    return {
-        "x_train": x[rows_train],
-        "y_train": y[rows_train],
-        "x_test": x[rows_test],
-        "y_test": y[rows_test],
-        "num_classes": np.array([len(classes)]),
-    }
+    arrays = {"num_classes": np.array([len(classes)])}
+    if not test:
+        return arrays | {"x": x, "y": y_train}
+    n = len(train)
+    return arrays | {"x_train": x[:n], "y_train": y_train, "x_test": x[n:], "y_test": y_test}
 
 
-def _held_out(
-    y: NDArray[np.int64], where: str, seed: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def hold_out(arrays: dict[str, NDArray[Any]], where: str, *, seed: int) -> dict[str, NDArray[Any]]:
+    """Split what `read_images` returns of one level of folders: a fifth of each class is for tests.
+
+    Raises
+    ------
+    ValueError
+        If a class has too few images.
+    """
     from sklearn.model_selection import train_test_split
 
+    x, y = arrays["x"], arrays["y"]
     try:
-        train, test = train_test_split(
-            np.arange(len(y)), test_size=0.2, stratify=y, random_state=seed
-        )
+        split = train_test_split(np.arange(len(y)), test_size=0.2, stratify=y, random_state=seed)
     except ValueError as error:
         raise ValueError(
             f"{where}: too few images to hold out a fifth of each class for testing; add images or "
             f"train/ and test/ folders ({one_line(error)})"
         ) from error
-    return np.sort(train), np.sort(test)
+    train, test = (np.sort(rows) for rows in split)
+    return {
+        "x_train": x[train],
+        "y_train": y[train],
+        "x_test": x[test],
+        "y_test": y[test],
+        "num_classes": arrays["num_classes"],
+    }
 
 
 def _classes(tree: _Tree, prefix: str) -> list[str]:

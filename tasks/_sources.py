@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tasks._arrays import LabelledArrays, checked
 from tasks._cache import cache_dir, cached_arrays
 from tasks._callables import load_callable, one_line
-from tasks._images import fingerprint, looks_like_images, read_images
+from tasks._images import fingerprint, hold_out, looks_like_images, read_images
 
 __all__ = ["DATASETS", "image_folder", "labelled_arrays"]
 
@@ -57,12 +57,18 @@ def labelled_arrays(name: str, data_dir: str, seed: int) -> LabelledArrays:
 def image_folder(path: Path, seed: int) -> LabelledArrays:
     """Return a folder or zip of images, decoded once; see `tasks._images.read_images`."""
     path = path.resolve()
-    key = {"dataset": "image-folder", "source": fingerprint(path), "seed": seed}
-    return _cached(key, lambda: read_images(path, seed=seed))
+    key: dict[str, object] = {"dataset": "image-folder", "source": fingerprint(path)}
+    arrays = cached_arrays("datasets", key, lambda: read_images(path))
+    if "x" not in arrays:  # it came with test data, so the seed has no part in it
+        return _labelled(arrays)
+    return _cached(key | {"seed": seed}, lambda: hold_out(arrays, str(path), seed=seed))
 
 
 def _cached(key: dict[str, object], build: Any) -> LabelledArrays:
-    arrays = cached_arrays("datasets", key, build)
+    return _labelled(cached_arrays("datasets", key, build))
+
+
+def _labelled(arrays: dict[str, NDArray[Any]]) -> LabelledArrays:
     return LabelledArrays(
         arrays["x_train"],
         arrays["y_train"],

@@ -180,9 +180,14 @@ def site_data(path: str) -> ClientData:
 
 
 def _read_site(file: Path) -> LabelledArrays:
-    if file.suffix.lower() != ".npz":
-        return image_folder(file, seed=0)
     names = ("x_train", "y_train", "x_test", "y_test")
+    if file.is_dir() or file.suffix.lower() == ".zip":
+        return image_folder(file, seed=0)
+    if file.suffix.lower() != ".npz":
+        raise ValueError(
+            f"site data {file}: expected an .npz with {', '.join(names)}, "
+            "or a folder or zip of images"
+        )
     try:
         with np.load(file, allow_pickle=False) as archive:
             missing = [name for name in names if name not in archive]

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["TaskConfig"]
+__all__ = ["MODELS", "TaskConfig"]
+
+# Here and not with the models, which import torch.
+MODELS = ("softmax", "cnn", "vgg16")
 
 
 @dataclass(frozen=True)

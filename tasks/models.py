@@ -9,10 +9,9 @@ import torch
 from torch import nn
 
 from tasks._callables import load_callable, one_line
+from tasks.config import MODELS
 
-__all__ = ["MODELS", "build_model"]
-
-MODELS = ("softmax", "cnn", "vgg16")
+__all__ = ["build_model"]
 
 
 def build_model(
