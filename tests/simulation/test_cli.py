@@ -66,9 +66,8 @@ def test_a_comparison_goes_on_where_it_stopped(tmp_path: Path) -> None:
 
 def test_help_loads_nothing_heavy() -> None:
     code = (
-        "import sys, simulation.cli; "
-        "sys.exit(str([m for m in ('torch', 'ray', 'flwr', 'numpy', 'matplotlib') "
-        "if m in sys.modules] or ''))"
+        "import sys, simulation.cli; heavy = {'torch', 'ray', 'flwr', 'numpy', 'matplotlib'}; "
+        "sys.exit(', '.join(heavy.intersection(sys.modules)) or 0)"
     )
     root = Path(__file__).parents[2]  # where the packages are if they are not installed
     done = subprocess.run(
