@@ -1,10 +1,10 @@
 #!/usr/bin/env python
 """Use the deployment from its own network.
 
-    job register FOLDER        register every client key (*.pub) in a folder; known ones are skipped
-    job run [OPTIONS]          `flwr run` with these options; wait for the end, exit with 0 only if
-                               the run completed (`flwr run --stream` exits with 0 whatever became
-                               of it)
+job register FOLDER        register every client key (*.pub) in a folder; known ones are skipped
+job run [OPTIONS]          `flwr run` with these options; wait for the end, exit with 0 only if
+                           the run completed (`flwr run --stream` exits with 0 whatever became
+                           of it)
 """
 
 from __future__ import annotations
