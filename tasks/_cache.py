@@ -142,7 +142,7 @@ def _flush(descriptor: int, flush: Callable[[], None]) -> None:
 def _describe(array: NDArray[Any]) -> dict[str, object]:
     described: dict[str, object] = {"shape": list(array.shape), "dtype": array.dtype.str}
     if array.nbytes <= _CHECKSUM_LIMIT:
-        described["crc32"] = zlib.crc32(np.ascontiguousarray(array).view(np.uint8))
+        described["crc32"] = zlib.crc32(array.tobytes())
     return described
 
 

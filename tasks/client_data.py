@@ -222,7 +222,7 @@ def _split(
 
     # The labels themselves are in the key, so a user's function that returns other data is noticed.
     key = {
-        "labels": hashlib.sha256(np.ascontiguousarray(labels)).hexdigest(),
+        "labels": hashlib.sha256(labels.tobytes()).hexdigest(),
         "partitioner": partitioner,
         "num_partitions": num_partitions,
         "shards_per_client": shards_per_client,

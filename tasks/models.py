@@ -52,7 +52,7 @@ def build_model(
         raise ValueError(f"num_classes={num_classes}: must be at least 2")
     # On the CPU generator alone: torch.manual_seed would also reseed every accelerator.
     with torch.random.fork_rng(devices=[]):
-        torch.random.default_generator.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
         if name == "softmax":
             return _softmax(input_shape, num_classes)
         if name == "cnn":

@@ -204,13 +204,12 @@ def _by_flwr_datasets(
     else:
         rows = np.random.default_rng(seed).permutation(rows)
         splitter = flwr.IidPartitioner(num_partitions)
-    splitter.dataset = datasets.Dataset.from_dict(
-        {"index": rows, "label": labels[rows]}
-    ).with_format("numpy")
+    splitter.dataset = datasets.Dataset.from_dict({"index": rows, "label": labels[rows]})
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it warns at every draw that it repeats
-            parts = [splitter.load_partition(i)["index"] for i in range(num_partitions)]
+            # Whole batches: a column taken without [:] is read row by row, 60,000 rows in 10 s.
+            parts = [splitter.load_partition(i)[:]["index"] for i in range(num_partitions)]
     except ValueError as error:
         raise ValueError(
             f"partitioner {partitioner!r} cannot give each of {num_partitions} clients data "

@@ -1,0 +1,181 @@
+"""The ClientApp: answers the roll call, trains, evaluates.
+
+Handlers always answer with a Message, an error if need be: a SuperNode whose ClientApp returns
+nothing has to be restarted. In a deployment every message starts a new Python process, so whatever
+is heavy is imported or read only when it is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+
+import numpy as np
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Error,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
+from flwr.clientapp import ClientApp
+from flwr.common.constant import ErrorCode
+from numpy.typing import NDArray
+
+from client.identity import client_name, local_data
+from client.settings import SketchSettings, TrainSettings
+from strategies.randomness import derive_rng
+from strategies.updates import subtract
+from tasks.config import TaskConfig
+
+__all__ = ["app"]
+
+Handler = Callable[[Message, Context], RecordDict]
+
+app = ClientApp()
+
+# Where a client keeps, from phase 1 to phase 2, its trained model or else the model it was sent.
+_KEPT = "kept"
+_KEPT_METRICS = "kept-metrics"
+
+
+def _answers(handler: Handler) -> Callable[[Message, Context], Message]:
+    """Turn a handler's result, or whatever it raises, into a Message that names the client."""
+
+    @wraps(handler)
+    def answer(message: Message, context: Context) -> Message:
+        name = client_name(context)
+        try:
+            content = handler(message, context)
+        except Exception as error:
+            reason = f"{name}: {type(error).__name__}: {error}"
+            return Message(
+                Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=reason), reply_to=message
+            )
+        content["client"] = ConfigRecord({"name": name})
+        return Message(content, reply_to=message)
+
+    return answer
+
+
+@app.query("name")
+@_answers
+def name(message: Message, context: Context) -> RecordDict:
+    """Say who this is and how many training examples it has."""
+    data = local_data(context, TaskConfig.from_run_config(context.run_config))
+    return _reply(message, {"num-examples": len(data.y_train)})
+
+
+@app.train("sketch")
+@_answers
+def sketch(message: Message, context: Context) -> RecordDict:
+    """Phase 1: report what the strategy needs to know, and keep the work for phase 2."""
+    from client import training
+
+    task = TaskConfig.from_run_config(context.run_config)
+    config = message.content.config_records["config"]
+    settings, wanted = TrainSettings.read(config), SketchSettings.read(config)
+    received = message.content.array_records["arrays"]
+    data = local_data(context, task)
+    training.use_threads(settings.threads)
+    model = training.load_model(task.model, data, received)
+
+    needs = settings.needs
+    metrics: dict[str, float] = {"num-examples": len(data.y_train)}
+    if "loss" in needs:
+        metrics["loss"] = float(training.losses(model, data).mean())
+    content = RecordDict()
+    kept, kept_metrics = received, {}
+    if needs & {"sketch", "norm", "batch-loss"}:
+        rng = derive_rng(settings.seed, settings.round, client_name(context), "batches")
+        if wanted.of == "update":
+            if wanted.keep and wanted.train_needs:
+                kept_metrics = _loss_metrics(training.losses(model, data))
+            train_loss, batch_loss = training.train(model, data, settings, rng)
+            kept, kept_metrics["train-loss"] = training.read_model(model), train_loss
+            # In gradient units, the sum of the mini-batch gradients (ADCS, Section 3.1).
+            update = {
+                key: value / np.float32(settings.learning_rate)
+                for key, value in subtract(received, kept).items()
+            }
+        else:
+            update, batch_loss = training.first_gradient(model, data, settings, rng)
+        if "batch-loss" in needs:
+            metrics["loss"] = batch_loss
+        if "norm" in needs:
+            squares = sum(float(np.square(v, dtype=np.float64).sum()) for v in update.values())
+            metrics["norm"] = squares**0.5
+        if "sketch" in needs:
+            values = wanted.spec.apply(settings.round, update)
+            content["sketch"] = ArrayRecord({"values": Array(values)})
+
+    content.update(_reply(message, metrics))
+    # State last: what is written before an exception stays in a deployment, not in a simulation.
+    if wanted.keep:
+        context.state[_KEPT] = kept
+        context.state[_KEPT_METRICS] = MetricRecord({"round": settings.round, **kept_metrics})
+    return content
+
+
+@app.train()
+@_answers
+def train(message: Message, context: Context) -> RecordDict:
+    """Phase 2: send the model after training, from what was kept or from the model received."""
+    from client import training
+
+    task = TaskConfig.from_run_config(context.run_config)
+    config = message.content.config_records["config"]
+    settings = TrainSettings.read(config)
+    data = local_data(context, task)
+    metrics: dict[str, float] = {"num-examples": len(data.y_train)}
+    if config["kept"]:
+        kept = context.state.metric_records.get(_KEPT_METRICS, MetricRecord())
+        if kept.get("round") != settings.round:
+            return _reply(message, {**metrics, "needs-model": 1})
+        start = context.state.array_records[_KEPT]
+        if "train-loss" in kept:
+            return _reply(message, {**metrics, **kept}, arrays=start)
+    else:
+        start = message.content.array_records["arrays"]
+
+    training.use_threads(settings.threads)
+    model = training.load_model(task.model, data, start)
+    if settings.needs:
+        metrics |= _loss_metrics(training.losses(model, data))
+    rng = derive_rng(settings.seed, settings.round, client_name(context), "batches")
+    metrics["train-loss"], _ = training.train(model, data, settings, rng)
+    return _reply(message, metrics, arrays=training.read_model(model))
+
+
+@app.evaluate()
+@_answers
+def evaluate(message: Message, context: Context) -> RecordDict:
+    """Evaluate the model on the client's own test data."""
+    from client import training
+    from tasks.learning import evaluate as evaluate_model
+
+    task = TaskConfig.from_run_config(context.run_config)
+    data = local_data(context, task)
+    model = training.load_model(task.model, data, message.content.array_records["arrays"])
+    accuracy, loss = evaluate_model(model, data.x_test, data.y_test)
+    return _reply(
+        message, {"num-examples": len(data.y_test), "accuracy": accuracy, "loss": loss}
+    )
+
+
+def _loss_metrics(per_example: NDArray[np.float64]) -> dict[str, float]:
+    rms = float(np.sqrt(np.square(per_example).mean()))
+    return {"loss": float(per_example.mean()), "loss-rms": rms}
+
+
+def _reply(
+    message: Message, metrics: dict[str, float], arrays: ArrayRecord | None = None
+) -> RecordDict:
+    server_round = message.content.config_records["config"]["round"]
+    content = RecordDict({"metrics": MetricRecord({"round": server_round, **metrics})})
+    if arrays is not None:
+        content["arrays"] = arrays
+    return content

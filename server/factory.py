@@ -1,0 +1,101 @@
+"""From a run config to a strategy and its aggregator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from flwr.serverapp.strategy import (
+    Bulyan,
+    FedAdagrad,
+    FedAdam,
+    FedAvg,
+    FedAvgM,
+    FedMedian,
+    FedTrimmedAvg,
+    FedYogi,
+    Krum,
+    MultiKrum,
+    Strategy,
+)
+
+from server.config import RunConfig
+from strategies import ADCS, RoundRobin, SCKMCluster, SCKMSelect, TwoPhaseStrategy, Uniform
+
+__all__ = ["build_aggregator", "build_strategy"]
+
+
+def build_aggregator(config: RunConfig) -> Strategy:
+    """Return the Flower strategy named by `aggregator`."""
+    rate = config.server_learning_rate
+    optimiser = {"eta": rate} if rate else {}
+    expected = config.malicious_clients
+    builders: dict[str, Callable[[], Strategy]] = {
+        # Flower's FedAvg has no server learning rate; FedAvgM without momentum is just that.
+        "fedavg": lambda: FedAvgM(server_learning_rate=rate) if rate else FedAvg(),
+        "fedavgm": lambda: FedAvgM(
+            server_learning_rate=rate or 1.0, server_momentum=config.server_momentum
+        ),
+        "fedadam": lambda: FedAdam(**optimiser),
+        "fedadagrad": lambda: FedAdagrad(**optimiser),
+        "fedyogi": lambda: FedYogi(**optimiser),
+        "fedmedian": FedMedian,
+        "fedtrimmedavg": FedTrimmedAvg,
+        "krum": lambda: Krum(num_malicious_nodes=expected),
+        "multikrum": lambda: MultiKrum(
+            num_malicious_nodes=expected,
+            num_nodes_to_select=max(1, config.clients_per_round - expected),
+        ),
+        "bulyan": lambda: Bulyan(num_malicious_nodes=expected),
+    }
+    return builders[config.aggregator]()
+
+
+def build_strategy(config: RunConfig, *, wait: float) -> TwoPhaseStrategy:
+    """Return the strategy named by `strategy`, with its aggregator.
+
+    Parameters
+    ----------
+    config : RunConfig
+        The run's configuration.
+    wait : float
+        Seconds to wait for enough clients.
+    """
+    shared: dict[str, Any] = {
+        "clients_per_round": config.clients_per_round,
+        "seed": config.seed,
+        "aggregator": build_aggregator(config),
+        "sketch": config.sketch(),
+        "sketch_of": config.sketch_of,
+        "candidate_fraction": config.candidate_fraction,
+        "reuse_update": config.reuse_update,
+        "weighting": config.weighting,
+        "replacements": config.replacements,
+        "quorum": config.quorum,
+        "deadline": config.deadline,
+        "grace": config.grace,
+        "max_norm_ratio": config.max_norm_ratio,
+        "min_clients": config.min_clients,
+        "wait": wait,
+    }
+    sckm: dict[str, Any] = {
+        "age_weight": config.age_weight,
+        "layer_weighting": config.layer_weighting,
+        "normalisation": config.normalisation,
+    }
+    builders: dict[str, Callable[[], TwoPhaseStrategy]] = {
+        "sckm-select": lambda: SCKMSelect(**sckm, **shared),
+        "sckm-cluster": lambda: SCKMCluster(
+            min_clusters=config.min_clusters, backend=config.k_medoids, **sckm, **shared
+        ),
+        "adcs": lambda: ADCS(
+            theta=config.theta,
+            kernel_every=config.kernel_every,
+            quality=config.quality,
+            gamma=config.gamma,
+            **shared,
+        ),
+        "uniform": lambda: Uniform(**shared),
+        "round-robin": lambda: RoundRobin(**shared),
+    }
+    return builders[config.strategy]()

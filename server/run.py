@@ -1,0 +1,153 @@
+"""One run: the same for the ServerApp and for the engines that need none."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
+from flwr.serverapp import Grid
+
+from server.config import RunConfig
+from server.errors import RunAborted
+from server.factory import build_strategy
+from server.progress import byte_text, progress_line
+from server.run_folder import RunFolder
+from strategies import RoundRecord, TooFewClientsError
+from tasks.data import TestData, load_test_data
+from tasks.learning import evaluate, get_weights, set_weights
+from tasks.models import build_model
+
+__all__ = ["run"]
+
+
+def run(
+    config: RunConfig,
+    grid: Grid,
+    *,
+    wait: float,
+    tell: Callable[[str], None] = lambda line: print(line, flush=True),
+    facts: Mapping[str, Any] | None = None,
+) -> Path:
+    """Run the rounds and write the run's folder.
+
+    Parameters
+    ----------
+    config : RunConfig
+        What to run.
+    grid : Grid
+        Where the clients are.
+    wait : float
+        Seconds to wait for enough clients.
+    tell : callable
+        Gets each line of the progress.
+    facts : mapping, optional
+        Written to `config.toml` beside the config.
+
+    Returns
+    -------
+    Path
+        The folder with the results, absolute.
+
+    Raises
+    ------
+    UserError
+        If the data is not found, too few clients connect, or the results cannot be written.
+    """
+    try:
+        test = load_test_data(config.dataset, config.data_dir, seed=config.seed)
+        shape = test.x_test.shape[1:]
+        model = build_model(config.model, shape, test.num_classes, seed=config.seed)
+    except ValueError as error:
+        raise RunAborted(str(error)) from error
+    strategy = build_strategy(config, wait=wait)
+
+    with RunFolder(config, facts) as folder, _flower_speaks_up_only_to_warn():
+        first_round = 1
+        arrays = ArrayRecord({name: Array(value) for name, value in get_weights(model).items()})
+        if folder.checkpoint is not None:
+            arrays, first_round = folder.checkpoint.model, folder.checkpoint.round + 1
+            strategy.load_state_dict(folder.checkpoint.state)
+            tell(f"going on after round {folder.checkpoint.round}")
+        tell(f"results go to {folder.path}")
+        last = RoundRecord(0)
+
+        def central(server_round: int, current: ArrayRecord) -> MetricRecord:
+            return _evaluate(model, current, test)
+
+        def on_round(record: RoundRecord, current: ArrayRecord) -> None:
+            nonlocal last
+            last = record
+            folder.write_round(record, current, strategy.state_dict())
+            tell(progress_line(record, config.num_server_rounds))
+
+        try:
+            result = strategy.start(
+                grid,
+                arrays,
+                num_rounds=config.num_server_rounds,
+                train_config=_train_config(config),
+                evaluate_fn=central,
+                evaluate_every=config.evaluate_every,
+                first_round=first_round,
+                on_round=on_round,
+            )
+        except TooFewClientsError as error:
+            raise RunAborted(str(error)) from error
+        folder.write_model(result.arrays)
+    from server.figures import draw_run  # matplotlib takes a second to import
+
+    draw_run(folder.path)
+    for line in _summary(folder.path, last):
+        tell(line)
+    return folder.path
+
+
+def _train_config(config: RunConfig) -> ConfigRecord:
+    return ConfigRecord(
+        {
+            "local-steps": config.local_steps,
+            "batch-size": config.batch_size,
+            "learning-rate": config.learning_rate,
+            "client-threads": config.client_threads,
+        }
+    )
+
+
+def _evaluate(model: Any, arrays: ArrayRecord, test: TestData) -> MetricRecord:
+    set_weights(model, {name: array.numpy() for name, array in arrays.items()})
+    accuracy, loss = evaluate(model, test.x_test, test.y_test)
+    return MetricRecord({"accuracy": accuracy, "loss": loss})
+
+
+def _summary(folder: Path, last: RoundRecord) -> Iterator[str]:
+    from server.results import load_run
+
+    rounds = load_run(folder).rounds
+    down = sum(sum(line["bytes-down"].values()) for line in rounds)
+    up = sum(sum(line["bytes-up"].values()) for line in rounds)
+    skipped = sum("skipped" in line for line in rounds)
+    yield ""
+    yield f"{len(rounds)} rounds, {skipped} skipped; {byte_text(down)} down, {byte_text(up)} up"
+    if "accuracy" in last.metrics:
+        worst, by_client = last.metrics["worst-accuracy"], last.metrics["accuracy-by-client"]
+        who = min(by_client, key=by_client.__getitem__)
+        yield f"accuracy {last.metrics['accuracy']:.3f}, worst client {worst:.3f} (client {who})"
+    yield f"results: {folder}"
+    for picture in sorted(folder.glob("*.png")):
+        yield f"picture: {picture}"
+
+
+@contextmanager
+def _flower_speaks_up_only_to_warn() -> Iterator[None]:
+    """Keep Flower's several lines a round out of the one line a round."""
+    logger = logging.getLogger("flwr")
+    level = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

@@ -1,0 +1,1 @@
+"""Experiments: engines, comparing strategies, reports and the `muster` command."""

@@ -1,0 +1,91 @@
+"""Handing checked replies to the Flower strategy that aggregates them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg, Strategy
+from numpy.typing import NDArray
+
+from strategies.messages import TrainReply
+
+__all__ = ["aggregate", "announce"]
+
+
+def announce(
+    aggregator: Strategy, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+) -> None:
+    """Show the aggregator the model that a round starts from.
+
+    Flower's server optimisers (FedAvgM, FedAdam, ...) and its privacy wrappers note it in
+    `configure_train`. That method would also draw clients, from the global random generator and
+    waiting for a number of them of its own; with a training fraction of 0 it does not.
+    """
+    inner: object = aggregator
+    while not isinstance(inner, FedAvg) and hasattr(inner, "strategy"):
+        inner = inner.strategy
+    if not isinstance(inner, FedAvg):
+        aggregator.configure_train(server_round, arrays, config, grid)
+        return
+    fraction, inner.fraction_train = inner.fraction_train, 0.0
+    try:
+        aggregator.configure_train(server_round, arrays, config, grid)
+    finally:
+        inner.fraction_train = fraction
+
+
+def aggregate(
+    aggregator: Strategy,
+    server_round: int,
+    replies: Sequence[tuple[Message, TrainReply]],
+    *,
+    model: ArrayRecord,
+    by_examples: bool,
+    coefficients: NDArray[np.float64] | None,
+) -> ArrayRecord | None:
+    """Aggregate one round's replies with a Flower strategy.
+
+    Parameters
+    ----------
+    aggregator : Strategy
+        Any Flower strategy; only its `aggregate_train` is called.
+    server_round : int
+        The round.
+    replies : sequence of (Message, TrainReply)
+        In the clients' order; the order fixes the sum's rounding.
+    model : ArrayRecord
+        The model the round started from.
+    by_examples : bool
+        Weigh by training examples (FedAvg) or all the same (as both papers do).
+    coefficients : array of shape (R,), float64, or None
+        If given, a plain mean must come out as w + sum_i c_i (w_i - w): each reply is moved to
+        w + R c_i (w_i - w) and weighed the same.
+
+    Returns
+    -------
+    ArrayRecord or None
+        The new model; None if the strategy declines (Bulyan, say, with too few replies).
+    """
+    messages = []
+    for row, (message, reply) in enumerate(replies):
+        arrays, weight = reply.arrays, float(reply.examples) if by_examples else 1.0
+        if coefficients is not None:
+            arrays, weight = _move(model, arrays, len(replies) * coefficients[row]), 1.0
+        # Flower demands one array record and the same metrics in every reply.
+        metrics = MetricRecord({"num-examples": weight, "train-loss": reply.train_loss})
+        message.content = RecordDict({"arrays": arrays, "metrics": metrics})
+        messages.append(message)
+    return aggregator.aggregate_train(server_round, messages)[0]
+
+
+def _move(model: ArrayRecord, arrays: ArrayRecord, factor: float) -> ArrayRecord:
+    moved = {}
+    for name, array in arrays.items():
+        start, value = model[name].numpy(), array.numpy()
+        if np.issubdtype(value.dtype, np.floating):
+            value = (start + factor * (value - start)).astype(value.dtype)
+        moved[name] = Array(np.asarray(value))
+    return ArrayRecord(moved)

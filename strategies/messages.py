@@ -1,0 +1,207 @@
+"""What the two phases' messages carry, and the checks on what comes back.
+
+================  ==========================================  =====================================
+message           down                                        up
+================  ==========================================  =====================================
+``query.name``    `config`                                    `client`, `metrics`
+``train.sketch``  `arrays` (the model), `config`              `client`, `metrics`, `sketch`
+``train``         `config`; `arrays` unless the client kept   `client`, `metrics`, `arrays` (its
+                  them from phase 1                           model after training)
+``evaluate``      `arrays`, `config`                          `client`, `metrics`
+================  ==========================================  =====================================
+
+Every reply names the client (`client["name"]`) and echoes the round (`metrics["round"]`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from numpy.typing import NDArray
+
+__all__ = [
+    "EVALUATE",
+    "NAME",
+    "SKETCH",
+    "TRAIN",
+    "Arrays",
+    "ReplyError",
+    "SketchReply",
+    "TrainReply",
+    "client_name",
+    "count_bytes",
+    "float_shapes",
+    "number",
+    "read_sketch",
+    "read_trained",
+    "wants_model",
+]
+
+NAME = "query.name"
+SKETCH = "train.sketch"
+TRAIN = "train"
+EVALUATE = "evaluate"
+
+Arrays = Mapping[str, NDArray[np.generic]]
+
+
+class ReplyError(ValueError):
+    """A reply that cannot be used; the text is the reason recorded in `failed`."""
+
+
+@dataclass(frozen=True)
+class SketchReply:
+    """A checked reply of phase 1; what was not asked for is NaN or empty."""
+
+    sketch: NDArray[np.float32]
+    loss: float
+    norm: float
+    examples: int
+
+
+@dataclass(frozen=True)
+class TrainReply:
+    """A checked reply of phase 2; what was not asked for is NaN."""
+
+    arrays: ArrayRecord
+    examples: int
+    train_loss: float
+    loss: float
+    loss_rms: float
+
+
+def count_bytes(content: RecordDict) -> int:
+    """Return a message's payload in bytes: arrays as serialised, numbers, texts and their keys."""
+    return sum(record.count_bytes() for record in content.values())
+
+
+def float_shapes(arrays: ArrayRecord) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the floating-point arrays, the ones an update is made of."""
+    return {n: tuple(a.shape) for n, a in arrays.items() if a.dtype.startswith(("float", "bfloat"))}
+
+
+def client_name(reply: Message) -> str:
+    """Return the name a client gives itself.
+
+    Raises
+    ------
+    ReplyError
+        If the reply has none.
+    """
+    record = reply.content.config_records.get("client", ConfigRecord())
+    name = record.get("name")
+    if not isinstance(name, str) or not name:
+        raise ReplyError("the reply does not name its client")
+    return name
+
+
+def number(metrics: MetricRecord, key: str, *, least: float = 0.0) -> float:
+    """Return a metric that must be a finite number of at least `least`.
+
+    Raises
+    ------
+    ReplyError
+        If it is missing, not a number, NaN, infinite or too small.
+    """
+    value = metrics.get(key)
+    if not isinstance(value, int | float):
+        raise ReplyError(f"the reply lacks the number {key!r}")
+    if not np.isfinite(value) or value < least:
+        raise ReplyError(f"{key} = {value}: must be a finite number of at least {least:g}")
+    return float(value)
+
+
+def wants_model(reply: Message) -> bool:
+    """Whether a client answers that it no longer holds what it kept from phase 1."""
+    return bool(reply.content.metric_records.get("metrics", MetricRecord()).get("needs-model", 0))
+
+
+def read_sketch(
+    reply: Message, server_round: int, *, needs: frozenset[str], entries: int
+) -> SketchReply:
+    """Check a reply of phase 1.
+
+    Raises
+    ------
+    ReplyError
+        If it belongs to another round, lacks what was asked for, or holds NaN or infinity.
+    """
+    metrics = _metrics(reply, server_round)
+    sketch = np.empty(0, dtype=np.float32)
+    if "sketch" in needs:
+        array = reply.content.array_records.get("sketch", ArrayRecord()).get("values")
+        if array is None:
+            raise ReplyError("the reply has no sketch")
+        if array.dtype != "float32" or tuple(array.shape) != (entries,):
+            raise ReplyError(
+                f"sketch of {array.dtype} with shape {tuple(array.shape)}: "
+                f"expected float32 with shape ({entries},)"
+            )
+        sketch = cast("NDArray[np.float32]", array.numpy())
+        if sketch.shape != (entries,):
+            raise ReplyError(f"sketch with {sketch.size} entries: expected {entries}")
+        _require_finite("sketch", sketch)
+    wants_loss = "loss" in needs or "batch-loss" in needs
+    return SketchReply(
+        sketch=sketch,
+        loss=number(metrics, "loss") if wants_loss else float("nan"),
+        norm=number(metrics, "norm") if "norm" in needs else float("nan"),
+        examples=int(number(metrics, "num-examples", least=1)),
+    )
+
+
+def read_trained(
+    reply: Message, server_round: int, *, model: ArrayRecord, needs: frozenset[str]
+) -> TrainReply:
+    """Check a reply of phase 2 against the model that was sent.
+
+    Raises
+    ------
+    ReplyError
+        If it belongs to another round, its arrays differ from the model's in name, shape or dtype,
+        or hold NaN or infinity.
+    """
+    metrics = _metrics(reply, server_round)
+    arrays = reply.content.array_records.get("arrays")
+    if arrays is None:
+        raise ReplyError("the reply has no model")
+    if arrays.keys() != model.keys():
+        odd = sorted(arrays.keys() ^ model.keys())
+        raise ReplyError(f"the reply's arrays differ from the model's: {', '.join(odd[:5])}")
+    for name, array in arrays.items():
+        want = model[name]
+        if tuple(array.shape) != tuple(want.shape) or array.dtype != want.dtype:
+            raise ReplyError(
+                f"array {name!r} is {array.dtype} {tuple(array.shape)}: "
+                f"expected {want.dtype} {tuple(want.shape)}"
+            )
+        values = array.numpy()
+        if values.shape != tuple(want.shape):
+            raise ReplyError(f"array {name!r} has shape {values.shape}, not {tuple(want.shape)}")
+        _require_finite(f"array {name!r}", values)
+    return TrainReply(
+        arrays=arrays,
+        examples=int(number(metrics, "num-examples", least=1)),
+        train_loss=number(metrics, "train-loss"),
+        loss=number(metrics, "loss") if "loss" in needs else float("nan"),
+        loss_rms=number(metrics, "loss-rms") if "loss-rms" in needs else float("nan"),
+    )
+
+
+def _metrics(reply: Message, server_round: int) -> MetricRecord:
+    metrics = reply.content.metric_records.get("metrics")
+    if metrics is None:
+        raise ReplyError("the reply has no metrics")
+    if metrics.get("round") != server_round:
+        raise ReplyError(f"the reply is for round {metrics.get('round')}, not {server_round}")
+    return metrics
+
+
+def _require_finite(what: str, values: NDArray[np.generic]) -> None:
+    if not np.isfinite(values).all():
+        bad = int(np.count_nonzero(~np.isfinite(values)))
+        raise ReplyError(f"{what} holds {bad} NaN or infinite values")

@@ -1,0 +1,18 @@
+"""Client names and their order."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["natural_key"]
+
+_NUMBER = re.compile(r"(\d+)")
+
+
+def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:
+    """Return a sort key that orders the numbers in a name as numbers: `"c2"` before `"c10"`."""
+    return tuple(
+        (0, int(part), part) if part.isdecimal() else (1, 0, part)
+        for part in _NUMBER.split(name)
+        if part
+    )

@@ -1,0 +1,300 @@
+"""ADCS: greedy MAP of a determinantal point process over clients, without its K x K kernel."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from strategies.selection._validation import (
+    as_age,
+    as_budget,
+    as_fraction,
+    as_quality,
+    as_sketches,
+    reject_non_finite,
+    row_blocks,
+)
+from strategies.selection.types import FloatArray
+
+__all__ = ["adcs_scores", "dpp_kernel", "select_adcs"]
+
+# A row is spent when less than this is left of its unit sketch (squared) after projecting out the
+# chosen ones. Sketches are float32, so what is left of a dependent row is their rounding, whatever
+# the precision of the arithmetic.
+_SPENT = 1e-10
+# Gains this close are a tie: equal clients must not be told apart by the order of a sum.
+_TIE = 1e-9
+_SMALLEST_BATCH = 64
+
+
+def dpp_kernel(sketches: ArrayLike, quality: ArrayLike, theta: float) -> NDArray[np.float64]:
+    """Return the L-ensemble kernel Q C Q, Eqs. 5 and 7 of the ADCS paper.
+
+    For small pools and for checking: `select_adcs` needs no kernel. A zero update has no direction;
+    its row and column are 0.
+
+    Parameters
+    ----------
+    sketches : array of shape (K, p), float32 or float64
+        One row per client.
+    quality : array of shape (K,)
+        Quality scores, finite and at least 0.
+    theta : float
+        Weight of quality against diversity, in [0, 1); alpha = theta / (2 (1 - theta)).
+
+    Returns
+    -------
+    array of shape (K, K), float64
+
+    Raises
+    ------
+    ValueError, TypeError
+        If an argument is not as described, or exp(alpha quality) overflows.
+    """
+    sketches = as_sketches(sketches)
+    quality = as_quality(quality, len(sketches))
+    theta = as_fraction(theta, "theta")
+    if theta == 1.0:
+        raise ValueError("theta: got 1, must be below 1 for a kernel (alpha is infinite)")
+    sketches, _ = _prepare(sketches)
+    unit = _unit_rows(sketches)
+    half_log_weight = _log_weight(quality, theta) / 2
+    if 2 * half_log_weight.max() > np.log(np.finfo(np.float64).max):
+        raise ValueError("quality: exp(2 alpha quality) overflows float64, use select_adcs")
+    weight = np.exp(half_log_weight)
+    return weight[:, None] * (unit @ unit.T) * weight
+
+
+def select_adcs(
+    sketches: ArrayLike,
+    quality: ArrayLike,
+    theta: float,
+    budget: int,
+    *,
+    age: ArrayLike | None = None,
+) -> NDArray[np.int64]:
+    """Pick `budget` clients by greedy MAP inference, Eq. 9 of the ADCS paper.
+
+    The gain of a client is 2 alpha q + log r², r² being what remains of its unit sketch after
+    projecting out the chosen ones. Gains only shrink, so a stale one is an upper bound, and only
+    clients whose bound reaches the best fresh gain are brought up to date. The picks are those of
+    greedy MAP on `dpp_kernel`. Memory is O(K + budget p); the kernel is never formed.
+
+    Departures, where the paper is silent: gains within 1e-9 are ties and go to the larger age,
+    then the lower row; when no client adds rank (r² <= 1e-10) the places left are filled by
+    quality, then age, then row; theta = 1 is the top `budget` by quality.
+
+    Parameters
+    ----------
+    sketches : array of shape (K, p), float32 or float64
+        One row per client.
+    quality : array of shape (K,)
+        Quality scores, finite and at least 0.
+    theta : float
+        Weight of quality against diversity, in [0, 1].
+    budget : int
+        How many clients to pick, from 1 to K.
+    age : array of shape (K,), optional
+        Rounds since each client was last selected, at least 0.
+
+    Returns
+    -------
+    array of shape (budget,), int64
+        Rows in greedy order.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If an argument is not as described; a NaN or an infinity in a sketch is named by its row.
+    """
+    return _checked_greedy(sketches, quality, theta, budget, age).rows()
+
+
+def adcs_scores(
+    sketches: ArrayLike,
+    quality: ArrayLike,
+    theta: float,
+    budget: int,
+    *,
+    age: ArrayLike | None = None,
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return the rows `select_adcs` picks and a score per client that ranks all of them.
+
+    The score of a picked client is its gain when it was picked, that of any other the gain it would
+    bring as the next pick, so that sorting by score gives the picks first and then their best
+    replacements. Clients that add no rank come last, by quality. With theta = 1 it is the quality.
+    Takes the arguments of `select_adcs`, and one more pass over the sketches.
+
+    Returns
+    -------
+    rows : array of shape (budget,), int64
+    scores : array of shape (K,), float64
+    """
+    greedy = _checked_greedy(sketches, quality, theta, budget, age)
+    return greedy.rows(), greedy.scores()
+
+
+def _checked_greedy(
+    sketches: ArrayLike,
+    quality: ArrayLike,
+    theta: float,
+    budget: int,
+    age: ArrayLike | None,
+) -> _Greedy:
+    sketches = as_sketches(sketches)
+    clients = len(sketches)
+    quality = as_quality(quality, clients)
+    theta = as_fraction(theta, "theta")
+    budget = as_budget(budget, clients)
+    return _Greedy(sketches, quality, theta, budget, as_age(age, clients))
+
+
+def _log_weight(quality: NDArray[np.float64], theta: float) -> NDArray[np.float64]:
+    """Return 2 alpha q, the logarithm of a client's weight in the kernel's diagonal."""
+    return quality * (theta / (1.0 - theta))
+
+
+def _prepare(sketches: FloatArray) -> tuple[FloatArray, NDArray[np.bool_]]:
+    """Check the entries; return sketches whose squares fit float64, and which rows are not zero."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        squares = np.einsum("ij,ij->i", sketches, sketches)
+    limits = np.finfo(squares.dtype)
+    # Squares that overflowed or lost digits to underflow are rare; look at those rows themselves.
+    doubtful = np.flatnonzero(~((squares > limits.tiny / limits.eps) & (squares < limits.max)))
+    nonzero = np.ones(len(sketches), dtype=np.bool_)
+    if len(doubtful):
+        reject_non_finite(sketches)
+        peaks = np.abs(sketches[doubtful]).max(axis=1)
+        nonzero[doubtful] = peaks > 0
+        if sketches.dtype == np.float64 and nonzero[doubtful].any():
+            sketches = sketches.copy()
+            # A power of two, so that rescaling rounds nothing.
+            exponents = -np.frexp(peaks)[1]
+            sketches[doubtful] = np.ldexp(sketches[doubtful], exponents[:, None])
+    return sketches, nonzero
+
+
+def _unit_rows(sketches: FloatArray) -> NDArray[np.float64]:
+    """Return the rows at unit length in float64, zero rows as they are."""
+    rows = sketches.astype(np.float64)
+    norms = np.sqrt(np.einsum("ij,ij->i", rows, rows))
+    norms[norms == 0] = 1.0
+    rows /= norms[:, None]
+    return rows
+
+
+class _Greedy:
+    """Lazy greedy MAP over valid input."""
+
+    def __init__(
+        self,
+        sketches: FloatArray,
+        quality: NDArray[np.float64],
+        theta: float,
+        budget: int,
+        age: NDArray[np.float64],
+    ) -> None:
+        self._sketches, nonzero = _prepare(sketches)
+        self._quality = quality
+        self._quality_only = theta == 1.0
+        self._log_weight = quality if self._quality_only else _log_weight(quality, theta)
+        self._age = age
+        self._basis = np.empty((budget, sketches.shape[1]))
+        self._rank = 0
+        self._rest = nonzero.astype(np.float64)  # r², at the time of `_stamp`
+        self._stamp = np.zeros(len(sketches), dtype=np.int64)  # basis vectors projected out
+        with np.errstate(divide="ignore"):
+            self._gain = self._log_weight + np.log(self._rest)
+        self._batch = _SMALLEST_BATCH
+        self._picked: list[int] = []
+        self._picked_gain: list[float] = []
+        while len(self._picked) < budget and not self._quality_only:
+            row = self._best()
+            if row is None:
+                break
+            self._pick(row)
+        self._fill(budget)
+
+    def rows(self) -> NDArray[np.int64]:
+        return np.array(self._picked, dtype=np.int64)
+
+    def scores(self) -> NDArray[np.float64]:
+        if self._quality_only:
+            return self._quality.copy()
+        self._refresh(np.flatnonzero(np.isfinite(self._gain) & (self._stamp < self._rank)))
+        scores = self._gain.copy()
+        scores[self._picked[: self._rank]] = self._picked_gain
+        spent = ~np.isfinite(scores)
+        lowest = scores[~spent].min(initial=np.inf)
+        floor = (lowest if np.isfinite(lowest) else 0.0) + np.log(_SPENT)
+        scores[spent] = floor + self._quality[spent] - self._quality.max()
+        return scores
+
+    def _best(self) -> int | None:
+        """Return the row of largest gain, None if no row adds rank."""
+        first = int(self._gain.argmax())
+        if self._gain[first] == -np.inf:
+            return None
+        self._refresh(np.array([first]))
+        best = self._gain[first]
+        fresh = [np.array([first])]
+        possible = self._gain >= best - _TIE if best > -np.inf else self._gain > best
+        stale = np.flatnonzero(possible & (self._stamp < self._rank))
+        batches = 0
+        while len(stale):
+            batches += 1
+            if len(stale) > self._batch:
+                top = np.argpartition(self._gain[stale], len(stale) - self._batch)
+                now, stale = stale[top[-self._batch :]], stale[top[: -self._batch]]
+                self._batch *= 2
+            else:
+                now, stale = stale, stale[:0]
+            self._refresh(now)
+            fresh.append(now)
+            best = max(best, self._gain[now].max())
+            stale = stale[self._gain[stale] >= best - _TIE]
+        if batches < 2:
+            self._batch = max(_SMALLEST_BATCH, self._batch // 2)
+        if best == -np.inf:
+            return None
+        rows = np.concatenate(fresh) if self._rank else np.arange(len(self._gain))
+        ties = rows[self._gain[rows] >= best - _TIE]
+        return int(ties[np.lexsort((ties, -self._age[ties]))[0]])
+
+    def _refresh(self, rows: NDArray[np.int64]) -> None:
+        """Project the basis vectors that are new to `rows` out of them."""
+        rows = np.sort(rows)
+        step = row_blocks(*self._sketches.shape)[0].stop
+        for start in range(0, len(rows), step):
+            block = rows[start : start + step]
+            stamps = self._stamp[block]
+            oldest = int(stamps.min())
+            if oldest == self._rank:
+                continue
+            g = self._sketches[block].astype(np.float64)
+            along = g @ self._basis[oldest : self._rank].T
+            np.square(along, out=along)
+            along /= np.einsum("ij,ij->i", g, g)[:, None]
+            along[np.arange(oldest, self._rank) < stamps[:, None]] = 0.0
+            rest = self._rest[block] - along.sum(axis=1)
+            self._rest[block] = rest
+            self._stamp[block] = self._rank
+            alive = rest > _SPENT
+            self._gain[block[alive]] = self._log_weight[block[alive]] + np.log(rest[alive])
+            self._gain[block[~alive]] = -np.inf
+
+    def _pick(self, row: int) -> None:
+        vector = _unit_rows(self._sketches[row : row + 1])[0]
+        basis = self._basis[: self._rank]
+        for _ in range(2):  # the second projection removes what rounding left of the first
+            vector -= basis.T @ (basis @ vector)
+        self._basis[self._rank] = vector / np.linalg.norm(vector)
+        self._rank += 1
+        self._picked.append(row)
+        self._picked_gain.append(float(self._gain[row]))
+        self._gain[row] = -np.inf
+
+    def _fill(self, budget: int) -> None:
+        order = np.lexsort((-self._age, -self._quality))
+        order = order[~np.isin(order, self._picked)]
+        self._picked.extend(order[: budget - len(self._picked)].tolist())

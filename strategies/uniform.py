@@ -1,0 +1,22 @@
+"""Uniform client sampling, as in FedAvg."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from strategies.selection.types import Candidates, Selection
+from strategies.two_phase import TwoPhaseStrategy
+
+__all__ = ["Uniform"]
+
+
+class Uniform(TwoPhaseStrategy):
+    """Draws the cohort uniformly without replacement (McMahan et al., 2017). No roll call."""
+
+    def needs(self, server_round: int) -> frozenset[str]:
+        """Return nothing: there is no roll call."""
+        return frozenset()
+
+    def select(self, candidates: Candidates, budget: int, rng: np.random.Generator) -> Selection:
+        """Draw `budget` clients."""
+        return Selection(rng.choice(len(candidates), size=budget, replace=False).astype(np.int64))

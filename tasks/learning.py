@@ -1,0 +1,49 @@
+"""What server and clients both do with a torch model: weights in and out, evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+__all__ = ["evaluate", "get_weights", "logits", "set_weights"]
+
+# Large enough for fast matrix products, small enough for a convolution's activations to fit.
+_BATCH = 1024
+
+
+def get_weights(model: nn.Module) -> dict[str, NDArray[Any]]:
+    """Return the model's parameters and buffers by name, sharing memory with the model."""
+    return {name: value.detach().cpu().numpy() for name, value in model.state_dict().items()}
+
+
+def set_weights(model: nn.Module, weights: Mapping[str, NDArray[Any]]) -> None:
+    """Copy parameters and buffers into the model.
+
+    Raises
+    ------
+    ValueError
+        If names or shapes differ from the model's.
+    """
+    state = {name: torch.from_numpy(value) for name, value in weights.items()}
+    try:
+        model.load_state_dict(state)
+    except RuntimeError as error:
+        raise ValueError(f"the weights do not fit the model: {error}") from error
+
+
+def logits(model: nn.Module, x: NDArray[Any]) -> torch.Tensor:
+    """Return the model's outputs, shape (n, classes), in evaluation mode."""
+    model.eval()
+    with torch.inference_mode():
+        return torch.cat([model(part) for part in torch.from_numpy(x).split(_BATCH)])
+
+
+def evaluate(model: nn.Module, x: NDArray[Any], y: NDArray[Any]) -> tuple[float, float]:
+    """Return accuracy (share in [0, 1]) and mean cross-entropy."""
+    outputs, labels = logits(model, x), torch.from_numpy(y)
+    accuracy = (outputs.argmax(dim=1) == labels).double().mean().item()
+    return accuracy, nn.functional.cross_entropy(outputs, labels).item()
