@@ -7,8 +7,9 @@ is heavy is imported or read only when it is needed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
+from typing import cast
 
 import numpy as np
 from flwr.app import (
@@ -21,12 +22,14 @@ from flwr.app import (
     MetricRecord,
     RecordDict,
 )
+from flwr.app.typing import MetricRecordValues
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 from numpy.typing import NDArray
 
 from client.identity import client_name, local_data
 from client.settings import SketchSettings, TrainSettings
+from strategies.messages import Arrays
 from strategies.randomness import derive_rng
 from strategies.updates import subtract
 from tasks.config import TaskConfig
@@ -97,7 +100,7 @@ def sketch(message: Message, context: Context) -> RecordDict:
             train_loss, batch_loss = training.train(model, data, settings, rng)
             kept, kept_metrics["train-loss"] = training.read_model(model), train_loss
             # In gradient units, the sum of the mini-batch gradients (ADCS, Section 3.1).
-            update = {
+            update: Arrays = {
                 key: value / np.float32(settings.learning_rate)
                 for key, value in subtract(received, kept).items()
             }
@@ -137,7 +140,7 @@ def train(message: Message, context: Context) -> RecordDict:
             return _reply(message, {**metrics, "needs-model": 1})
         start = context.state.array_records[_KEPT]
         if "train-loss" in kept:
-            return _reply(message, {**metrics, **kept}, arrays=start)
+            return _reply(message, {**kept, **metrics}, arrays=start)
     else:
         start = message.content.array_records["arrays"]
 
@@ -161,9 +164,7 @@ def evaluate(message: Message, context: Context) -> RecordDict:
     data = local_data(context, task)
     model = training.load_model(task.model, data, message.content.array_records["arrays"])
     accuracy, loss = evaluate_model(model, data.x_test, data.y_test)
-    return _reply(
-        message, {"num-examples": len(data.y_test), "accuracy": accuracy, "loss": loss}
-    )
+    return _reply(message, {"num-examples": len(data.y_test), "accuracy": accuracy, "loss": loss})
 
 
 def _loss_metrics(per_example: NDArray[np.float64]) -> dict[str, float]:
@@ -172,10 +173,10 @@ def _loss_metrics(per_example: NDArray[np.float64]) -> dict[str, float]:
 
 
 def _reply(
-    message: Message, metrics: dict[str, float], arrays: ArrayRecord | None = None
+    message: Message, metrics: Mapping[str, MetricRecordValues], arrays: ArrayRecord | None = None
 ) -> RecordDict:
-    server_round = message.content.config_records["config"]["round"]
-    content = RecordDict({"metrics": MetricRecord({"round": server_round, **metrics})})
+    server_round = cast("int", message.content.config_records["config"]["round"])
+    content = RecordDict({"metrics": MetricRecord({**metrics, "round": server_round})})
     if arrays is not None:
         content["arrays"] = arrays
     return content

@@ -26,6 +26,7 @@ __all__ = [
     "use_threads",
 ]
 
+
 def use_threads(count: int) -> None:
     """Train with this many CPU threads; sums are split, and so rounded, by their number."""
     if torch.get_num_threads() != count:

@@ -110,9 +110,9 @@ class RunConfig:
     theta: float = _key(0.8, _SHARE, "ADCS: 0 is diversity alone, 1 is quality alone")
     kernel_every: int = _key(1, _at_least(1), "ADCS: rounds between kernels (R)")
     quality: str = _key(
-        "loss", _one_of("loss", "norm", "learn", "communication"), "ADCS: the quality score"
+        "loss", _one_of("loss", "norm", "mixed"), "ADCS: local loss, update norm, or loss and speed"
     )
-    gamma: float = _key(0.5, _SHARE, "ADCS: share of communication in a mixed quality")
+    gamma: float = _key(0.5, _SHARE, "ADCS: weight of speed in a mixed quality")
     seed: int = _key(0, _at_least(0), "of everything random")
     dataset: str = _key("digits", _one_of(*_DATASETS, or_function=True), "what is learned")
     data_dir: str = _key("", _ANY, "where the data set is, if not in its usual place")
@@ -151,7 +151,7 @@ class RunConfig:
             On an unknown key, a value of the wrong type or out of range.
         """
         fields = {f.name.replace("_", "-"): f for f in dataclasses.fields(cls)}
-        checked = {}
+        checked: dict[str, Any] = {}
         for key, value in values.items():
             if key not in fields:
                 raise ConfigError(f"{key}: unknown key; allowed are {', '.join(fields)}")
@@ -182,8 +182,8 @@ class RunConfig:
             )
         if self.server_learning_rate and self.aggregator not in _WITH_SERVER_RATE:
             raise ConfigError(
-                f"server-learning-rate = {self.server_learning_rate:g}: aggregator "
-                f"{self.aggregator} has none; allowed is 0, or one of {', '.join(_WITH_SERVER_RATE)}"
+                f"server-learning-rate = {self.server_learning_rate:g}: {self.aggregator} has "
+                f"none; allowed is 0, or an aggregator of {', '.join(_WITH_SERVER_RATE)}"
             )
         if self.resume == "auto" and not self.out:
             raise ConfigError("resume = 'auto': needs out, the folder of the run to go on with")

@@ -28,7 +28,7 @@ __all__ = ["build_aggregator", "build_strategy"]
 def build_aggregator(config: RunConfig) -> Strategy:
     """Return the Flower strategy named by `aggregator`."""
     rate = config.server_learning_rate
-    optimiser = {"eta": rate} if rate else {}
+    optimiser: dict[str, Any] = {"eta": rate} if rate else {}
     expected = config.malicious_clients
     builders: dict[str, Callable[[], Strategy]] = {
         # Flower's FedAvg has no server learning rate; FedAvgM without momentum is just that.
@@ -78,6 +78,8 @@ def build_strategy(config: RunConfig, *, wait: float) -> TwoPhaseStrategy:
         "min_clients": config.min_clients,
         "wait": wait,
     }
+    # The config has checked the names that mypy cannot.
+    values: dict[str, Any] = config.to_run_config()
     sckm: dict[str, Any] = {
         "age_weight": config.age_weight,
         "layer_weighting": config.layer_weighting,
@@ -86,12 +88,12 @@ def build_strategy(config: RunConfig, *, wait: float) -> TwoPhaseStrategy:
     builders: dict[str, Callable[[], TwoPhaseStrategy]] = {
         "sckm-select": lambda: SCKMSelect(**sckm, **shared),
         "sckm-cluster": lambda: SCKMCluster(
-            min_clusters=config.min_clusters, backend=config.k_medoids, **sckm, **shared
+            min_clusters=config.min_clusters, backend=values["k-medoids"], **sckm, **shared
         ),
         "adcs": lambda: ADCS(
             theta=config.theta,
             kernel_every=config.kernel_every,
-            quality=config.quality,
+            quality=values["quality"],
             gamma=config.gamma,
             **shared,
         ),

@@ -98,9 +98,9 @@ def run(
         except TooFewClientsError as error:
             raise RunAborted(str(error)) from error
         folder.write_model(result.arrays)
-    from server.figures import draw_run  # matplotlib takes a second to import
+    from server.figures import save_figures  # matplotlib takes a second to import
 
-    draw_run(folder.path)
+    save_figures(folder.path)
     for line in _summary(folder.path, last):
         tell(line)
     return folder.path

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from strategies.messages import Arrays
 from strategies.selection.types import Candidates
 
 __all__ = ["Feedback", "RoundRecord"]
-
-UpdateArrays = Mapping[str, NDArray[np.generic]]
 
 
 @dataclass
@@ -94,8 +93,8 @@ class Feedback:
     loss_rms: NDArray[np.float64]
     examples: NDArray[np.int64]
     seconds: NDArray[np.float64]
-    updates: Sequence[UpdateArrays]
-    global_update: UpdateArrays
+    updates: Sequence[Arrays]
+    global_update: Arrays
     accuracy: float | None
     loss: float | None
     candidates: Candidates | None

@@ -241,8 +241,8 @@ class TwoPhaseStrategy(Strategy):
         """
         self._record = RoundRecord(server_round)
         self._model, self._trained = arrays, {}
-        self._holders, self._names = frozenset(), ()
-        self._selection = Selection(np.empty(0, dtype=np.int64))
+        self._holders = frozenset()
+        self._select_nobody()
         self._config = ConfigRecord({**config, "round": server_round, "seed": self.seed})
         announce(self.aggregator, server_round, arrays, self._config, grid)
 
@@ -506,6 +506,10 @@ class TwoPhaseStrategy(Strategy):
 
     # --- selection and phase 2 --------------------------------------------------------------------
 
+    def _select_nobody(self) -> None:
+        self._selection = Selection(np.empty(0, dtype=np.int64))
+        self._names = ()
+
     def _pick(self, candidates: Candidates) -> None:
         record = self._record
         if not len(candidates):
@@ -562,7 +566,9 @@ class TwoPhaseStrategy(Strategy):
                     self._roster.time(self._roster.label(node), answers.seconds[node])
                     missing -= 1
             busy = self._exchange.busy(grid) if missing and left else set()
-            by_name = self._roster.nodes_by_name(node for node in grid.get_node_ids() if node not in busy)
+            by_name = self._roster.nodes_by_name(
+                node for node in grid.get_node_ids() if node not in busy
+            )
             while missing and left and reserves:
                 name = reserves.pop(0)
                 if name in by_name:

@@ -39,7 +39,8 @@ def logits(model: nn.Module, x: NDArray[Any]) -> torch.Tensor:
     """Return the model's outputs, shape (n, classes), in evaluation mode."""
     model.eval()
     with torch.inference_mode():
-        return torch.cat([model(part) for part in torch.from_numpy(x).split(_BATCH)])
+        whole = torch.from_numpy(x)
+        return torch.cat([model(whole[i : i + _BATCH]) for i in range(0, len(x), _BATCH)])
 
 
 def evaluate(model: nn.Module, x: NDArray[Any], y: NDArray[Any]) -> tuple[float, float]:
