@@ -76,7 +76,13 @@ class TrainReply:
 
 def count_bytes(content: RecordDict) -> int:
     """Return a message's payload in bytes: arrays as serialised, numbers, texts and their keys."""
-    return sum(record.count_bytes() for record in content.values())
+    return sum(
+        # Flower's own count fails on empty texts and lists.
+        sum(len(key) + _size(value) for key, value in record.items())
+        if isinstance(record, ConfigRecord)
+        else record.count_bytes()
+        for record in content.values()
+    )
 
 
 def float_shapes(arrays: ArrayRecord) -> dict[str, tuple[int, ...]]:
@@ -190,6 +196,14 @@ def read_trained(
         loss=number(metrics, "loss") if "loss" in needs else float("nan"),
         loss_rms=number(metrics, "loss-rms") if "loss-rms" in needs else float("nan"),
     )
+
+
+def _size(value: object) -> int:
+    if isinstance(value, list):
+        return sum(map(_size, value))
+    if isinstance(value, str | bytes):
+        return len(value)
+    return 1 if isinstance(value, bool) else 8
 
 
 def _metrics(reply: Message, server_round: int) -> MetricRecord:

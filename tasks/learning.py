@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +11,10 @@ from numpy.typing import NDArray
 from torch import nn
 
 __all__ = ["evaluate", "get_weights", "logits", "set_weights"]
+
+# The data is read-only so that nobody can change what many clients share; torch says so once, and
+# nothing here writes to its inputs.
+warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
 
 # Large enough for fast matrix products, small enough for a convolution's activations to fit.
 _BATCH = 1024

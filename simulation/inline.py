@@ -1,0 +1,204 @@
+"""A Flower `Grid` that runs the ClientApp in this process.
+
+Same messages, same ClientApp, same strategies as on Flower's Ray backend, without its processes:
+a message is worked on when its reply is first asked for, in the order of sending. Everything that
+crosses the border between server and client is copied as far as it can be changed, so that nobody
+sees what another does to a record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import count
+
+from flwr.app import (
+    ArrayRecord,
+    Context,
+    Error,
+    Message,
+    RecordDict,
+)
+from flwr.app.user_config import UserConfig
+from flwr.clientapp import ClientApp
+from flwr.clientapp.client_app import ClientAppException
+from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
+from flwr.serverapp import Grid
+from flwr.supercore.run import Run
+from flwr.supercore.task_identity import TaskIdentity
+
+__all__ = ["InlineGrid"]
+
+_RUN_ID = 1
+_TASK_ID = 1
+_FIRST_NODE_ID = 1001  # apart from the SuperLink's own, and no partition's number
+
+
+class InlineGrid(Grid):
+    """Runs clients one after another in this process, each with a `Context` of its own.
+
+    As on Flower's Ray backend, a client that raises becomes an error reply with code 2 and its
+    state is as it was before the message; a client that returns None never replies.
+
+    Parameters
+    ----------
+    client_app : ClientApp
+        What every client runs.
+    num_clients : int
+        How many clients there are, at least 1. Client i has `partition-id` i.
+    run_config : mapping of str to scalar, optional
+        The run config every client sees.
+    node_ids : sequence of int, optional
+        The clients' node ids; by default consecutive.
+
+    Raises
+    ------
+    ValueError
+        If there is no client, or node ids are not distinct or not one per client.
+    """
+
+    def __init__(
+        self,
+        client_app: ClientApp,
+        num_clients: int,
+        *,
+        run_config: UserConfig | None = None,
+        node_ids: Sequence[int] | None = None,
+    ) -> None:
+        """Give every client its context."""
+        if num_clients < 1:
+            raise ValueError(f"num_clients = {num_clients}: must be at least 1")
+        if node_ids is None:
+            node_ids = range(_FIRST_NODE_ID, _FIRST_NODE_ID + num_clients)
+        if len(set(node_ids)) != num_clients or len(node_ids) != num_clients:
+            raise ValueError(f"node_ids: must be {num_clients} distinct numbers, one per client")
+        self._app = client_app
+        self._run = Run.create_empty(_RUN_ID)
+        self._contexts = {
+            node_id: Context(
+                run_id=_RUN_ID,
+                node_id=node_id,
+                node_config={"partition-id": partition, "num-partitions": num_clients},
+                state=RecordDict(),
+                run_config=dict(run_config or {}),
+            )
+            for partition, node_id in enumerate(node_ids)
+        }
+        self._pending: dict[str, Message] = {}
+        self._numbers = count(1)
+        # What Flower sets when it starts a ServerApp; `Message` reads it.
+        TaskIdentity.run_id = _RUN_ID
+        TaskIdentity.task_id = _TASK_ID
+        TaskIdentity.node_id = SUPERLINK_NODE_ID
+
+    @property
+    def run(self) -> Run:
+        """The run; only its id is meaningful."""
+        return self._run
+
+    def set_run(self, run: Run) -> None:
+        """Do nothing: there is one run."""
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        """Return a message, as Flower's grids do."""
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def get_node_ids(self) -> list[int]:
+        """Return the clients' node ids."""
+        return list(self._contexts)
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """Take messages and return their ids; one to a node that does not exist is dropped.
+
+        Raises
+        ------
+        ValueError
+            If a message is a reply.
+        """
+        ids = []
+        for message in messages:
+            if message.metadata.reply_to_message_id:
+                raise ValueError("a reply cannot be pushed")
+            if message.metadata.dst_node_id in self._contexts:
+                message_id = self._label(message)
+                # Copied now: the sender may go on to change its record.
+                self._pending[message_id] = _copy_message(message)
+                ids.append(message_id)
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """Have the clients work on the messages named, and return their replies."""
+        pending = [self._pending.pop(i) for i in message_ids if i in self._pending]
+        replies = [self._answer(message) for message in pending]
+        return [reply for reply in replies if reply is not None]
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> list[Message]:
+        """Push messages and pull the replies; a timeout has no effect."""
+        return self.pull_messages(self.push_messages(messages))
+
+    def _answer(self, message: Message) -> Message | None:
+        kept = self._contexts[message.metadata.dst_node_id]
+        context = _copy_context(kept)
+        try:
+            reply = self._app(message, context)
+        except Exception as error:  # whatever a client does wrong is its reply
+            return self._error(message, error)
+        self._contexts[message.metadata.dst_node_id] = context
+        if reply is None:
+            return None
+        self._label(reply)
+        return _copy_message(reply)
+
+    def _error(self, message: Message, error: Exception) -> Message:
+        """Return the reply Flower's Ray backend makes of an exception."""
+        raised = ClientAppException(str(error))
+        reason = f"{type(raised)}:<'{raised}'>"
+        code = ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+        reply = Message(Error(code=code, reason=reason), reply_to=message)
+        self._label(reply)
+        return reply
+
+    def _label(self, message: Message) -> str:
+        message_id = str(next(self._numbers))
+        message.metadata.__dict__["_message_id"] = message_id  # as Flower's own grids do
+        return message_id
+
+
+def _copy_message(message: Message) -> Message:
+    """Return the message with records of its own. The metadata cannot be changed."""
+    if message.has_error():
+        return message
+    copy = Message.__new__(Message)
+    copy.__dict__.update(message.__dict__)
+    copy.__dict__["_content"] = _copy_records(message.content)
+    return copy
+
+
+def _copy_context(context: Context) -> Context:
+    return Context(
+        run_id=context.run_id,
+        node_id=context.node_id,
+        node_config=dict(context.node_config),
+        state=_copy_records(context.state),
+        run_config=dict(context.run_config),
+    )
+
+
+def _copy_records(records: RecordDict) -> RecordDict:
+    copy = records.copy()
+    for name, record in records.items():
+        # An Array's bytes are immutable, a list in a ConfigRecord or MetricRecord is not.
+        copied = record.copy()
+        if not isinstance(record, ArrayRecord):
+            values = copied.__dict__["_data"]
+            values.update({k: v.copy() for k, v in values.items() if isinstance(v, list)})
+        copy[name] = copied
+    return copy

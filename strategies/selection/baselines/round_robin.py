@@ -1,0 +1,35 @@
+"""Round-robin selection, also known as age of gradient."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from strategies.selection.baselines._checks import check_budget, check_vector
+
+__all__ = ["select_round_robin"]
+
+
+def select_round_robin(ages: ArrayLike, budget: int) -> NDArray[np.int64]:
+    """Pick the `budget` clients that waited longest, ties by lower row.
+
+    Parameters
+    ----------
+    ages : array of shape (K,)
+        Rounds since each client was last selected.
+    budget : int
+        How many rows, from 1 to K.
+
+    Returns
+    -------
+    array of shape (budget,), int64
+        Longest wait first.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `budget` is not an integer in range or an age is negative or NaN.
+    """
+    waits = check_vector("ages", ages, minimum=0)
+    check_budget(budget, waits.size)
+    return np.argsort(-waits, kind="stable")[:budget].astype(np.int64)
