@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from strategies.selection._blocks import row_blocks
 from strategies.selection._validation import (
     as_age,
     as_budget,
@@ -15,7 +16,6 @@ from strategies.selection._validation import (
     as_sketches,
     as_weight,
     reject_non_finite,
-    row_blocks,
 )
 from strategies.selection.kmedoids import Backend, check_backend, improve_medoids
 from strategies.selection.sckm import group_scores, rank_by_age, sckm_matrix, top_rows
