@@ -21,6 +21,14 @@ from typing import Any
 
 import psutil
 import pytest
+from flwr.cli.supernode.register import try_load_public_key
+from flwr.proto.control_pb2 import (
+    ListNodesRequest,
+    ListRunsRequest,
+    RegisterNodeRequest,
+    StreamLogsRequest,
+)
+from flwr.supercore.control.control_http_client import ControlHttpClient
 
 from simulation.credentials import create_credentials
 
@@ -129,8 +137,7 @@ class Deployment:
             self._node_ports[name] = _free_port()
             create_credentials(self.credentials, server="localhost", clients=[name])
             if self.secure:
-                public = self.credentials / f"server/clients/{name}.pub"
-                self.flwr("supernode", "register", str(public), "it", "--name", name)
+                self._register(name)
         self._start_supernode(name, superlink_port or self.port)
         if f"{name}-superexec" not in self._processes:
             folder = self.credentials / f"clients/{name}"
@@ -183,10 +190,50 @@ class Deployment:
     def submit(self, app: Path, run_config: Mapping[str, Any]) -> str:
         """Start a run and return its id."""
         pairs = " ".join(f"{key}={json.dumps(value)}" for key, value in run_config.items())
-        return str(self.flwr("run", str(app), "it", "--run-config", pairs)["run-id"])
+        done = subprocess.run(
+            [_script("flwr"), "run", str(app), "it", "--run-config", pairs, "--format", "json"],
+            env=self._environment(),
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.stdout.startswith("{"), f"{done.stdout}{done.stderr}"
+        answer: dict[str, Any] = json.loads(done.stdout)
+        assert answer.get("success"), answer
+        return str(answer["run-id"])
+
+    def control(self) -> ControlHttpClient:
+        """A client of the Control API; the `flwr` command takes seconds to start."""
+        address = f"127.0.0.1:{self.port}"
+        if not self.secure:
+            return ControlHttpClient.from_server_address(address, True, None, [])
+        ca = (self.credentials / "server/ca.crt").read_bytes()
+        return ControlHttpClient.from_server_address(address, False, ca, [])
 
     def status(self, run_id: str) -> str:
-        return str(self.flwr("list", "it", "--run-id", run_id)["runs"][0]["status"])
+        """The run's status, such as `running` or `finished:completed`."""
+        with self.control() as control:
+            answer = control.ListRuns(ListRunsRequest(run_id=int(run_id)))
+        status = answer.run_dict[int(run_id)].status
+        return f"{status.status}:{status.sub_status}".rstrip(":")
+
+    def run_log(self, run_id: str) -> str:
+        """What the ServerApp printed and logged."""
+        with self.control() as control:
+            parts = control.StreamLogs(StreamLogsRequest(run_id=int(run_id), after_timestamp=0.0))
+            return "".join(part.log_output for part in parts)
+
+    def online(self) -> dict[str, int]:
+        """The ids of the nodes that count as online, by client name (`""` without one)."""
+        with self.control() as control:
+            nodes = control.ListNodes(ListNodesRequest()).nodes_info
+        return {node.name: node.node_id for node in nodes if node.status == "online"}
+
+    def _register(self, name: str) -> None:
+        key = try_load_public_key(self.credentials / f"server/clients/{name}.pub")
+        with self.control() as control:
+            assert control.RegisterNode(RegisterNodeRequest(public_key=key, name=name)).node_id
 
     def wait(self, run_id: str, seconds: float = 240) -> str:
         """Wait for a run's end and return its status."""
@@ -196,24 +243,7 @@ class Deployment:
             if status.startswith("finished"):
                 return status
             time.sleep(1)
-        raise AssertionError(f"run {run_id} did not end in {seconds} s:\n{self.log('superexec')}")
-
-    def flwr(self, *arguments: str) -> dict[str, Any]:
-        done = subprocess.run(
-            [_script("flwr"), *arguments, "--format", "json"],
-            env=self._environment(),
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-        )
-        try:
-            answer: dict[str, Any] = json.loads(done.stdout)
-        except ValueError:
-            raise AssertionError(f"flwr {arguments}: {done.stdout}{done.stderr}") from None
-        assert answer.get("success"), f"flwr {arguments}: {answer}"
-        return answer
+        raise AssertionError(f"run {run_id} did not end in {seconds} s:\n{self.run_log(run_id)}")
 
     # --- processes --------------------------------------------------------------------------------
 
