@@ -21,7 +21,7 @@ def answer_roll_call(
     update: Arrays | None = None,
     loss: float | None = None,
 ) -> RecordDict:
-    """Return what to reply to a `train.sketch` message.
+    """Return what to reply to a `train.sketch` or `query.name` message.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ def answer_roll_call(
         If the message asks for something that was not given.
     """
     config = cast("dict[str, Any]", message.content.config_records["config"])
-    needs = set(config["needs"])
+    needs = set(config.get("needs", ()))  # a `query.name` message has none
     metrics: dict[str, float] = {"round": config["round"], "num-examples": examples}
     content = RecordDict({"client": ConfigRecord({"name": name})})
     if needs & {"loss", "batch-loss"}:

@@ -177,7 +177,7 @@ class Exchange:
     def _file(answers: Answers, node: int, reply: Message, seconds: float) -> None:
         answers.seconds[node] = seconds
         if reply.has_error():
-            reason = " ".join(str(reply.error.reason).split()) or "no reason given"
+            reason = " ".join((reply.error.reason or "").split()) or "no reason given"
             answers.failed[node] = f"error {reply.error.code}: {reason[:300]}"
         else:
             answers.replies[node] = reply

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-__all__ = ["map_rows", "row_blocks"]
+__all__ = ["in_threads", "map_rows", "row_blocks"]
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 _MAX_WORKERS = 8
@@ -27,8 +28,13 @@ def map_rows(function: Callable[[slice], T], clients: int, entries: int) -> list
     The runs depend on the shape alone, so that a sum over the results does too.
     """
     parts = _cut(clients, max(1, _PART_ENTRIES // entries, -(-clients // _MAX_PARTS)))
+    return in_threads(function, parts)
+
+
+def in_threads(function: Callable[[S], T], parts: Sequence[S]) -> list[T]:
+    """Call `function` on each part, as many at a time as there are cores; results in order."""
     workers = min(len(parts), os.cpu_count() or 1, _MAX_WORKERS)
-    if workers == 1:
+    if workers <= 1:
         return [function(part) for part in parts]
     with ThreadPoolExecutor(workers) as pool:
         return list(pool.map(function, parts))

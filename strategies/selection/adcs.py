@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from strategies.selection._blocks import in_threads
 from strategies.selection._validation import (
     as_age,
     as_budget,
@@ -27,7 +28,8 @@ _SMALLEST_BATCH = 64
 # Entries of a block of rows, and multiplications in one product with the basis: small enough that
 # the block stays in the cache and that the BLAS stays on one core, which is faster at this size.
 _BLOCK = 2**16
-_PRODUCT = 2**20
+_PRODUCT = 10**6
+_MANY_BLOCKS = 32  # below that, threads cost more than they save
 
 
 def dpp_kernel(sketches: ArrayLike, quality: ArrayLike, theta: float) -> NDArray[np.float64]:
@@ -267,19 +269,24 @@ class _Greedy:
         return int(ties[np.lexsort((ties, -self._age[ties]))[0]])
 
     def _refresh(self, rows: NDArray[np.int64]) -> None:
-        """Project the basis vectors that are new to `rows` out of them."""
+        """Project the basis vectors that are new to `rows` out of them, those of one age together."""
         rows = rows[np.argsort(self._stamp[rows], kind="stable")]
         entries = self._sketches.shape[1]
-        start = 0
-        while start < len(rows):
-            oldest = int(self._stamp[rows[start]])
-            step = min(_BLOCK, _PRODUCT // (max(1, self._rank - oldest))) // entries
-            block = rows[start : start + max(1, step)]
-            start += len(block)
-            self._refresh_block(block, oldest)
+        blocks = []
+        while len(rows):
+            new = self._rank - int(self._stamp[rows[0]])
+            step = max(1, min(_BLOCK, _PRODUCT // max(1, new)) // entries)
+            blocks.append(rows[:step])
+            rows = rows[step:]
+        if len(blocks) < _MANY_BLOCKS:
+            for block in blocks:
+                self._refresh_block(block)
+        else:
+            in_threads(self._refresh_block, blocks)
 
-    def _refresh_block(self, rows: NDArray[np.int64], oldest: int) -> None:
+    def _refresh_block(self, rows: NDArray[np.int64]) -> None:
         stamps = self._stamp[rows]
+        oldest = int(stamps[0])
         g = self._sketches[rows].astype(np.float64)
         if oldest == 0:
             self._norm2[rows] = np.einsum("ij,ij->i", g, g)

@@ -94,17 +94,20 @@ def group_scores(
     clients = len(sketches) if rows is None else len(rows)
     entries = sketches.shape[1]
 
-    def blocks(part: slice) -> Iterator[tuple[slice, NDArray[np.float64], NDArray[np.float64]]]:
-        for block in row_blocks(part.stop - part.start, entries):
+    def blocks(part: slice) -> Iterator[tuple[slice, NDArray[np.float64]]]:
+        cuts = row_blocks(part.stop - part.start, entries)
+        buffer = np.empty((cuts[0].stop, entries))
+        for block in cuts:
             span = slice(part.start + block.start, part.start + block.stop)
-            g = sketches[span if rows is None else rows[span]].astype(np.float64)
-            yield block, g, np.square(g)
+            g = buffer[: block.stop - block.start]
+            g[...] = sketches[span if rows is None else rows[span]]
+            yield block, g
 
     def sums(part: slice) -> NDArray[np.float64]:
         total = np.zeros((2, entries))
         with np.errstate(over="ignore", invalid="ignore"):
-            for _, g, square in blocks(part):
-                total += g.sum(axis=0), square.sum(axis=0)
+            for _, g in blocks(part):
+                total += g.sum(axis=0), np.einsum("ij,ij->j", g, g)
         return total
 
     sum1, sum2 = np.sum(map_rows(sums, clients, entries), axis=0)
@@ -112,7 +115,8 @@ def group_scores(
     def scores(part: slice) -> NDArray[np.float64]:
         out = np.empty(part.stop - part.start)
         with np.errstate(over="ignore", invalid="ignore"):
-            for block, g, square in blocks(part):
+            for block, g in blocks(part):
+                square = np.square(g)
                 # Σ g (s2 - g²) + g² (s1 - g): a client's own terms are taken out of the sums.
                 out[block] = _row_dots(g, sum2) + _row_dots(square, sum1)
                 out[block] -= 2.0 * _row_dots(g, square)
