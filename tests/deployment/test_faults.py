@@ -191,12 +191,12 @@ def test_serverapp_killed_and_resumed(deploy: Callable[..., Any], faulty_app: Pa
     finish(it, submit(it, faulty_app, unbroken, 5, **options), unbroken, 5)
 
     run_id = submit(it, faulty_app, broken, 5, **options)
-    it.until(lambda: 3 in rounds(broken), 900)
+    it.until((broken / "checkpoint/round-00000003.safetensors").exists, 900)
     for process in it.children("superexec"):
         process.kill()
     assert it.wait(run_id, 600) == "finished:failed"
-    checkpoints = sorted((broken / "checkpoint").iterdir())
-    assert len(checkpoints) == 2
+    checkpoints = sorted((broken / "checkpoint").glob("*.safetensors"))
+    assert [int(path.stem.removeprefix("round-")) for path in checkpoints] == [2, 3]
     shutil.copytree(broken, damaged)
     newest = damaged / "checkpoint" / checkpoints[-1].name
     newest.write_bytes(newest.read_bytes()[:-100])
