@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Strategy
 from numpy.typing import NDArray
 
+from strategies.arrays import pack, view
 from strategies.messages import TrainReply
 
 __all__ = ["aggregate", "announce"]
@@ -78,14 +79,16 @@ def aggregate(
         metrics = MetricRecord({"num-examples": weight})
         message.content = RecordDict({"arrays": arrays, "metrics": metrics})
         messages.append(message)
-    return aggregator.aggregate_train(server_round, messages)[0]
+    new = aggregator.aggregate_train(server_round, messages)[0]
+    # Decoded once here, not by everyone who reads the new model.
+    return None if new is None else pack({name: array.numpy() for name, array in new.items()})
 
 
 def _move(model: ArrayRecord, arrays: ArrayRecord, factor: float) -> ArrayRecord:
     moved = {}
     for name, array in arrays.items():
-        start, value = model[name].numpy(), array.numpy()
+        start, value = view(model[name]), view(array)
         if np.issubdtype(value.dtype, np.floating):
             value = (start + factor * (value - start)).astype(value.dtype)
-        moved[name] = Array(np.asarray(value))
-    return ArrayRecord(moved)
+        moved[name] = np.asarray(value)
+    return pack(moved)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any, cast
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 
+from strategies.arrays import pack
 from strategies.messages import Arrays
 from strategies.sketch import SketchSpec
 
@@ -69,6 +70,6 @@ def answer_roll_call(
                 seed=config["sketch-seed"],
             )
             values = spec.apply(config["round"], update)
-            content["sketch"] = ArrayRecord({"values": Array(values)})
+            content["sketch"] = pack({"values": values})
     content["metrics"] = MetricRecord({**metrics})
     return content
