@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import FedAvg, Strategy
+from flwr.serverapp.strategy import FedAvg, FedAvgM, Strategy
 from numpy.typing import NDArray
 
 from strategies.messages import TrainReply
@@ -30,6 +30,8 @@ def announce(
     if not isinstance(inner, FedAvg):
         aggregator.configure_train(server_round, arrays, config, grid)
         return
+    if isinstance(inner, FedAvgM):
+        inner.current_arrays = None  # else it goes on from the first model it saw and its own steps
     fraction, inner.fraction_train = inner.fraction_train, 0.0
     try:
         aggregator.configure_train(server_round, arrays, config, grid)
@@ -67,7 +69,9 @@ def aggregate(
     Returns
     -------
     ArrayRecord or None
-        The new model; None if the strategy declines (Bulyan, say, with too few replies).
+        The new model, of the same types as the old (Flower's mean of an integer buffer is float64,
+        as is FedAdam's whole model); None if the strategy declines (Bulyan, say, with too few
+        replies).
     """
     messages = []
     for row, (message, reply) in enumerate(replies):
@@ -78,7 +82,18 @@ def aggregate(
         metrics = MetricRecord({"num-examples": weight})
         message.content = RecordDict({"arrays": arrays, "metrics": metrics})
         messages.append(message)
-    return aggregator.aggregate_train(server_round, messages)[0]
+    aggregated = aggregator.aggregate_train(server_round, messages)[0]
+    return None if aggregated is None else _as_typed(aggregated, model)
+
+
+def _as_typed(arrays: ArrayRecord, model: ArrayRecord) -> ArrayRecord:
+    typed = {}
+    for name, array in arrays.items():
+        value, kind = array.numpy(), np.dtype(model[name].dtype)
+        if np.issubdtype(kind, np.integer):
+            value = np.rint(value)
+        typed[name] = Array(np.asarray(value, dtype=kind)) if array.dtype != kind.name else array
+    return ArrayRecord(typed)
 
 
 def _move(model: ArrayRecord, arrays: ArrayRecord, factor: float) -> ArrayRecord:
