@@ -94,7 +94,8 @@ def sketch(message: Message, context: Context) -> RecordDict:
     kept, kept_metrics = received, {}
     if needs & {"sketch", "norm", "batch-loss"}:
         rng = derive_rng(settings.seed, settings.round, client_name(context), "batches")
-        if wanted.of == "update":
+        # For the loss of one mini-batch nobody needs to train.
+        if wanted.of == "update" and needs & {"sketch", "norm"}:
             if wanted.keep and wanted.train_needs:
                 kept_metrics = _loss_metrics(training.losses(model, data))
             train_loss, batch_loss = training.train(model, data, settings, rng)

@@ -7,11 +7,12 @@ from functools import lru_cache
 
 import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord
+from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 from torch import nn
 
 from client.settings import TrainSettings
+from strategies.arrays import pack, view
 from strategies.messages import Arrays
 from tasks.client_data import ClientData
 from tasks.learning import get_weights, logits, set_weights
@@ -53,13 +54,13 @@ def load_model(name: str, num_classes: int, data: ClientData, arrays: ArrayRecor
     if data.num_classes > num_classes:
         raise ValueError(f"labels go up to {data.num_classes - 1}: must be below {num_classes}")
     model = _model(name, data.x_train.shape[1:], num_classes)
-    set_weights(model, {key: array.numpy() for key, array in arrays.items()})
+    set_weights(model, {key: view(array) for key, array in arrays.items()})
     return model
 
 
 def read_model(model: nn.Module) -> ArrayRecord:
     """Return the model's weights and buffers."""
-    return ArrayRecord({key: Array(value) for key, value in get_weights(model).items()})
+    return pack(get_weights(model))
 
 
 def train(

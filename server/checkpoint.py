@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord
+from flwr.app import ArrayRecord
 from flwr.supercore import log
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
+
+from strategies.arrays import pack, view
 
 __all__ = ["Checkpoint", "load_latest", "save_checkpoint", "save_model"]
 
@@ -34,7 +36,7 @@ class Checkpoint:
 
 def save_model(file: Path, model: ArrayRecord) -> None:
     """Write a model's arrays as safetensors, atomically."""
-    _write(file, save({name: _contiguous(array.numpy()) for name, array in model.items()}))
+    _write(file, save({name: _contiguous(view(array)) for name, array in model.items()}))
 
 
 def save_checkpoint(folder: Path, server_round: int, model: ArrayRecord, state: Any) -> None:
@@ -55,7 +57,7 @@ def save_checkpoint(folder: Path, server_round: int, model: ArrayRecord, state: 
         With text keys; leaves are NumPy arrays, numbers, text, booleans and None.
     """
     folder.mkdir(exist_ok=True)
-    arrays = {f"model/{n}": _contiguous(array.numpy()) for n, array in model.items()}
+    arrays = {f"model/{n}": _contiguous(view(array)) for n, array in model.items()}
     outline = _split(state, arrays)
     meta = {"round": str(server_round), "state": json.dumps(outline), "order": json.dumps([*model])}
     _write(folder / _NAME.format(server_round), save(arrays, metadata=meta))
@@ -87,7 +89,7 @@ def _load(file: Path) -> Checkpoint:
     names = json.loads(meta["order"])
     return Checkpoint(
         round=int(meta["round"]),
-        model=ArrayRecord({name: Array(arrays[f"model/{name}"]) for name in names}),
+        model=pack({name: arrays[f"model/{name}"] for name in names}),
         state=_join(json.loads(meta["state"]), arrays),
     )
 

@@ -18,7 +18,24 @@ __all__ = ["AGGREGATORS", "STRATEGIES", "ConfigError", "RunConfig"]
 
 Scalar = bool | int | float | str
 
-STRATEGIES = ("sckm-select", "sckm-cluster", "adcs", "uniform", "round-robin")
+STRATEGIES = (
+    "sckm-select",
+    "sckm-cluster",
+    "adcs",
+    "uniform",
+    "round-robin",
+    "power-of-choice",
+    "ocs",
+    "afl",
+    "divfl",
+    "fedcor",
+    "gpfl",
+    "kmeans-l2",
+    "cosine-diversity",
+    "static-dpp",
+    "oort",
+    "fedcs",
+)
 AGGREGATORS = (
     "fedavg",
     "fedavgm",
@@ -113,6 +130,16 @@ class RunConfig:
         "loss", _one_of("loss", "norm", "mixed"), "ADCS: local loss, update norm, or loss and speed"
     )
     gamma: float = _key(0.5, _SHARE, "ADCS: weight of speed in a mixed quality")
+    variant: str = _key(
+        "pow-d", _one_of("pow-d", "cpow-d", "rpow-d"), "power-of-choice: loss that counts"
+    )
+    probabilistic: bool = _key(False, _ANY, "OCS: the original instead of the largest norms")
+    no_overheads: bool = _key(False, _ANY, "DivFL: no roll call, gradients of the last training")
+    warmup: int = _key(15, _at_least(1), "FedCor: rounds of uniform cohorts")
+    refit_every: int = _key(10, _at_least(1), "FedCor: rounds between fits")
+    round_seconds: float = _key(
+        0.0, _at_least(0), "FedCS: longest round wanted, in seconds; 0: no limit"
+    )
     seed: int = _key(0, _at_least(0), "of everything random")
     dataset: str = _key("digits", _one_of(*DATASETS, or_function=True), "what is learned")
     data_dir: str = _key("", _ANY, "where the data set is, if not in its usual place")

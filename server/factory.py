@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +21,25 @@ from flwr.serverapp.strategy import (
 )
 
 from server.config import RunConfig
-from strategies import ADCS, RoundRobin, SCKMCluster, SCKMSelect, TwoPhaseStrategy, Uniform
+from strategies import (
+    ADCS,
+    AFL,
+    GPFL,
+    OCS,
+    CosineDiversity,
+    DivFL,
+    FedCor,
+    FedCS,
+    KMeansL2,
+    Oort,
+    PowerOfChoice,
+    RoundRobin,
+    SCKMCluster,
+    SCKMSelect,
+    StaticDPP,
+    TwoPhaseStrategy,
+    Uniform,
+)
 
 __all__ = ["build_aggregator", "build_strategy"]
 
@@ -99,5 +118,16 @@ def build_strategy(config: RunConfig, *, wait: float) -> TwoPhaseStrategy:
         ),
         "uniform": lambda: Uniform(**shared),
         "round-robin": lambda: RoundRobin(**shared),
+        "power-of-choice": lambda: PowerOfChoice(variant=values["variant"], **shared),
+        "ocs": lambda: OCS(probabilistic=config.probabilistic, **shared),
+        "afl": lambda: AFL(**shared),
+        "divfl": lambda: DivFL(no_overheads=config.no_overheads, **shared),
+        "fedcor": lambda: FedCor(warmup=config.warmup, refit_every=config.refit_every, **shared),
+        "gpfl": lambda: GPFL(**shared),
+        "kmeans-l2": lambda: KMeansL2(**shared),
+        "cosine-diversity": lambda: CosineDiversity(**shared),
+        "static-dpp": lambda: StaticDPP(**shared),
+        "oort": lambda: Oort(**shared),
+        "fedcs": lambda: FedCS(round_seconds=config.round_seconds or math.inf, **shared),
     }
     return builders[config.strategy]()

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
 
 from server.config import RunConfig
@@ -17,6 +17,7 @@ from server.factory import build_strategy
 from server.progress import byte_text, progress_line
 from server.run_folder import RunFolder
 from strategies import RoundRecord, TooFewClientsError
+from strategies.arrays import pack, view
 from tasks.data import TestData, load_test_data
 from tasks.learning import evaluate, get_weights, set_weights
 from tasks.models import build_model
@@ -67,7 +68,7 @@ def run(
 
     with RunFolder(config, facts) as folder, _flower_speaks_up_only_to_warn():
         first_round = 1
-        arrays = ArrayRecord({name: Array(value) for name, value in get_weights(model).items()})
+        arrays = pack(get_weights(model))
         if folder.checkpoint is not None:
             arrays, first_round = folder.checkpoint.model, folder.checkpoint.round + 1
             strategy.load_state_dict(folder.checkpoint.state)
@@ -120,7 +121,7 @@ def _train_config(config: RunConfig, num_classes: int) -> ConfigRecord:
 
 
 def _evaluate(model: Any, arrays: ArrayRecord, test: TestData) -> MetricRecord:
-    set_weights(model, {name: array.numpy() for name, array in arrays.items()})
+    set_weights(model, {name: view(array) for name, array in arrays.items()})
     accuracy, loss = evaluate(model, test.x_test, test.y_test)
     return MetricRecord({"accuracy": accuracy, "loss": loss})
 

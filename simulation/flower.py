@@ -26,6 +26,8 @@ from typing import Any
 import psutil  # type: ignore[import-untyped]
 import tomli_w
 
+from server.errors import UserError
+
 __all__ = ["RunFailed", "SuperLink", "run_on_ray", "superlink"]
 
 Scalar = bool | int | float | str
@@ -35,7 +37,7 @@ _STOP_SECONDS = 5.0
 _CONNECTION = "sim"  # the name flwr knows this SuperLink by
 
 
-class RunFailed(RuntimeError):  # noqa: N818, reads as what happened
+class RunFailed(UserError):  # noqa: N818, reads as what happened
     """A run did not complete.
 
     The message is one line for the user; `log` holds everything the run printed.

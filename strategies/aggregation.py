@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, FedAvgM, Strategy
 from numpy.typing import NDArray
 
+from strategies.arrays import pack, view
 from strategies.messages import TrainReply
 
 __all__ = ["aggregate", "announce"]
@@ -82,25 +84,26 @@ def aggregate(
         metrics = MetricRecord({"num-examples": weight})
         message.content = RecordDict({"arrays": arrays, "metrics": metrics})
         messages.append(message)
-    aggregated = aggregator.aggregate_train(server_round, messages)[0]
-    return None if aggregated is None else _as_typed(aggregated, model)
+    new = aggregator.aggregate_train(server_round, messages)[0]
+    # Decoded once here, not by everyone who reads the new model.
+    return None if new is None else pack(_as_typed(new, model))
 
 
-def _as_typed(arrays: ArrayRecord, model: ArrayRecord) -> ArrayRecord:
+def _as_typed(arrays: ArrayRecord, model: ArrayRecord) -> dict[str, NDArray[Any]]:
     typed = {}
     for name, array in arrays.items():
         value, kind = array.numpy(), np.dtype(model[name].dtype)
         if np.issubdtype(kind, np.integer):
             value = np.rint(value)
-        typed[name] = Array(np.asarray(value, dtype=kind)) if array.dtype != kind.name else array
-    return ArrayRecord(typed)
+        typed[name] = np.asarray(value, dtype=kind)
+    return typed
 
 
 def _move(model: ArrayRecord, arrays: ArrayRecord, factor: float) -> ArrayRecord:
     moved = {}
     for name, array in arrays.items():
-        start, value = model[name].numpy(), array.numpy()
+        start, value = view(model[name]), view(array)
         if np.issubdtype(value.dtype, np.floating):
             value = (start + factor * (value - start)).astype(value.dtype)
-        moved[name] = Array(np.asarray(value))
-    return ArrayRecord(moved)
+        moved[name] = np.asarray(value)
+    return pack(moved)

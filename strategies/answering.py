@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any, cast
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 
+from strategies.arrays import pack
 from strategies.messages import Arrays
 from strategies.sketch import SketchSpec
 
@@ -21,7 +22,7 @@ def answer_roll_call(
     update: Arrays | None = None,
     loss: float | None = None,
 ) -> RecordDict:
-    """Return what to reply to a `train.sketch` message.
+    """Return what to reply to a `train.sketch` or `query.name` message.
 
     Parameters
     ----------
@@ -48,7 +49,7 @@ def answer_roll_call(
         If the message asks for something that was not given.
     """
     config = cast("dict[str, Any]", message.content.config_records["config"])
-    needs = set(config["needs"])
+    needs = set(config.get("needs", ()))  # a `query.name` message has none
     metrics: dict[str, float] = {"round": config["round"], "num-examples": examples}
     content = RecordDict({"client": ConfigRecord({"name": name})})
     if needs & {"loss", "batch-loss"}:
@@ -69,6 +70,6 @@ def answer_roll_call(
                 seed=config["sketch-seed"],
             )
             values = spec.apply(config["round"], update)
-            content["sketch"] = ArrayRecord({"values": Array(values)})
+            content["sketch"] = pack({"values": values})
     content["metrics"] = MetricRecord({**metrics})
     return content

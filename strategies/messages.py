@@ -24,6 +24,8 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
+from strategies.arrays import array_bytes, view
+
 __all__ = [
     "EVALUATE",
     "NAME",
@@ -77,13 +79,15 @@ class TrainReply:
 
 def count_bytes(content: RecordDict) -> int:
     """Return a message's payload in bytes: arrays as serialised, numbers, texts and their keys."""
-    return sum(
-        # Flower's own count fails on empty texts and lists.
-        sum(len(key) + _size(value) for key, value in record.items())
-        if isinstance(record, ConfigRecord)
-        else record.count_bytes()
-        for record in content.values()
-    )
+    return sum(_record_bytes(record) for record in content.values())
+
+
+def _record_bytes(record: ArrayRecord | ConfigRecord | MetricRecord) -> int:
+    if isinstance(record, ArrayRecord):
+        return sum(len(key) + array_bytes(array) for key, array in record.items())
+    if isinstance(record, ConfigRecord):  # Flower's own count fails on empty texts and lists
+        return sum(len(key) + _size(value) for key, value in record.items())
+    return record.count_bytes()
 
 
 def float_shapes(arrays: ArrayRecord) -> dict[str, tuple[int, ...]]:
@@ -148,7 +152,7 @@ def read_sketch(
                 f"sketch of {array.dtype} with shape {tuple(array.shape)}: "
                 f"expected float32 with shape ({entries},)"
             )
-        sketch = cast("NDArray[np.float32]", array.numpy())
+        sketch = cast("NDArray[np.float32]", view(array))
         if sketch.shape != (entries,):
             raise ReplyError(f"sketch with {sketch.size} entries: expected {entries}")
         _require_finite("sketch", sketch)
@@ -186,7 +190,7 @@ def read_trained(
                 f"array {name!r} is {array.dtype} {tuple(array.shape)}: "
                 f"expected {want.dtype} {tuple(want.shape)}"
             )
-        values = array.numpy()
+        values = view(array)
         if values.shape != tuple(want.shape):
             raise ReplyError(f"array {name!r} has shape {values.shape}, not {tuple(want.shape)}")
         _require_finite(f"array {name!r}", values)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from strategies.selection.baselines import select_round_robin
 from strategies.selection.types import Candidates, Selection
 from strategies.two_phase import TwoPhaseStrategy
 
@@ -23,5 +24,5 @@ class RoundRobin(TwoPhaseStrategy):
 
     def select(self, candidates: Candidates, budget: int, rng: np.random.Generator) -> Selection:
         """Pick the `budget` clients of greatest age."""
-        rows = np.argsort(-candidates.ages, kind="stable")[:budget]
-        return Selection(rows.astype(np.int64), scores=candidates.ages.astype(np.float64))
+        rows = select_round_robin(candidates.ages, budget)
+        return Selection(rows, scores=candidates.ages.astype(np.float64))

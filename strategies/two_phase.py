@@ -108,7 +108,7 @@ class TwoPhaseStrategy(Strategy):
         If an option is out of range.
     """
 
-    train_needs: ClassVar[frozenset[str]] = frozenset()
+    train_needs: frozenset[str] = frozenset()
     """What phase 2 reports besides the model: any of `"loss"`, `"loss-rms"`."""
 
     needs_accuracy: ClassVar[bool] = False

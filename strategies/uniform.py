@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from strategies.selection.baselines import select_uniform
 from strategies.selection.types import Candidates, Selection
 from strategies.two_phase import TwoPhaseStrategy
 
@@ -19,4 +20,4 @@ class Uniform(TwoPhaseStrategy):
 
     def select(self, candidates: Candidates, budget: int, rng: np.random.Generator) -> Selection:
         """Draw `budget` clients."""
-        return Selection(rng.choice(len(candidates), size=budget, replace=False).astype(np.int64))
+        return Selection(select_uniform(len(candidates), budget, rng))

@@ -8,6 +8,7 @@ from typing import overload
 import numpy as np
 from flwr.app import ArrayRecord
 
+from strategies.arrays import view
 from strategies.messages import Arrays
 
 __all__ = ["Updates", "subtract"]
@@ -17,9 +18,9 @@ def subtract(start: ArrayRecord, end: ArrayRecord) -> Arrays:
     """Return start - end for every floating-point array: an update in the gradient's direction."""
     difference = {}
     for name, array in start.items():
-        before = array.numpy()
+        before = view(array)
         if np.issubdtype(before.dtype, np.floating):
-            difference[name] = before - end[name].numpy()
+            difference[name] = before - view(end[name])
     return difference
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from strategies.selection._blocks import row_blocks
 from strategies.selection.types import FloatArray
 
 __all__ = [
@@ -19,7 +20,6 @@ __all__ = [
     "as_sketches",
     "as_weight",
     "reject_non_finite",
-    "row_blocks",
 ]
 
 
@@ -46,11 +46,11 @@ def reject_non_finite(sketches: FloatArray) -> None:
             raise ValueError(f"sketches: row {row} holds a NaN or an infinity, must be finite")
 
 
-def as_budget(budget: int, clients: int) -> int:
+def as_budget(budget: int, clients: int, name: str = "budget") -> int:
     """Return `budget` as an int in 1..clients."""
-    budget = as_count(budget, "budget")
+    budget = as_count(budget, name)
     if budget > clients:
-        raise ValueError(f"budget: got {budget}, must be at most the {clients} clients")
+        raise ValueError(f"{name}: got {budget}, must be at most the {clients} clients")
     return budget
 
 
@@ -106,9 +106,3 @@ def _as_nonnegative(values: ArrayLike, clients: int, name: str) -> NDArray[np.fl
         row = int(bad.argmax())
         raise ValueError(f"{name}: row {row} is {array[row]}, must be finite and at least 0")
     return array
-
-
-def row_blocks(clients: int, entries: int, block_bytes: int = 2**19) -> list[slice]:
-    """Cut rows into runs whose float64 copy takes about `block_bytes`, so as to fit a cache."""
-    step = max(1, block_bytes // (8 * entries))
-    return [slice(start, min(start + step, clients)) for start in range(0, clients, step)]

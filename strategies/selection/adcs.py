@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from strategies.selection._blocks import in_threads
 from strategies.selection._validation import (
     as_age,
     as_budget,
@@ -12,7 +13,6 @@ from strategies.selection._validation import (
     as_quality,
     as_sketches,
     reject_non_finite,
-    row_blocks,
 )
 from strategies.selection.types import FloatArray
 
@@ -25,6 +25,11 @@ _SPENT = 1e-10
 # Gains this close are a tie: equal clients must not be told apart by the order of a sum.
 _TIE = 1e-9
 _SMALLEST_BATCH = 64
+# Entries of a block of rows, and multiplications in one product with the basis: small enough that
+# the block stays in the cache and that the BLAS stays on one core, which is faster at this size.
+_BLOCK = 2**16
+_PRODUCT = 10**6
+_MANY_BLOCKS = 32  # below that, threads cost more than they save
 
 
 def dpp_kernel(sketches: ArrayLike, quality: ArrayLike, theta: float) -> NDArray[np.float64]:
@@ -203,6 +208,7 @@ class _Greedy:
         self._rank = 0
         self._rest = nonzero.astype(np.float64)  # r², at the time of `_stamp`
         self._stamp = np.zeros(len(sketches), dtype=np.int64)  # basis vectors projected out
+        self._norm2 = np.empty(len(sketches))  # set when a row is first looked at
         with np.errstate(divide="ignore"):
             self._gain = self._log_weight + np.log(self._rest)
         self._batch = _SMALLEST_BATCH
@@ -235,7 +241,8 @@ class _Greedy:
         first = int(self._gain.argmax())
         if self._gain[first] == -np.inf:
             return None
-        self._refresh(np.array([first]))
+        if self._rank:
+            self._refresh(np.array([first]))
         best = self._gain[first]
         fresh = [np.array([first])]
         possible = self._gain >= best - _TIE if best > -np.inf else self._gain > best
@@ -263,25 +270,37 @@ class _Greedy:
 
     def _refresh(self, rows: NDArray[np.int64]) -> None:
         """Project the basis vectors that are new to `rows` out of them."""
-        rows = np.sort(rows)
-        step = row_blocks(*self._sketches.shape)[0].stop
-        for start in range(0, len(rows), step):
-            block = rows[start : start + step]
-            stamps = self._stamp[block]
-            oldest = int(stamps.min())
-            if oldest == self._rank:
-                continue
-            g = self._sketches[block].astype(np.float64)
-            along = g @ self._basis[oldest : self._rank].T
-            np.square(along, out=along)
-            along /= np.einsum("ij,ij->i", g, g)[:, None]
-            along[np.arange(oldest, self._rank) < stamps[:, None]] = 0.0
-            rest = self._rest[block] - along.sum(axis=1)
-            self._rest[block] = rest
-            self._stamp[block] = self._rank
-            alive = rest > _SPENT
-            self._gain[block[alive]] = self._log_weight[block[alive]] + np.log(rest[alive])
-            self._gain[block[~alive]] = -np.inf
+        rows = rows[np.argsort(self._stamp[rows], kind="stable")]
+        entries = self._sketches.shape[1]
+        blocks = []
+        while len(rows):
+            new = self._rank - int(self._stamp[rows[0]])
+            step = max(1, min(_BLOCK, _PRODUCT // max(1, new)) // entries)
+            blocks.append(rows[:step])
+            rows = rows[step:]
+        if len(blocks) < _MANY_BLOCKS:
+            for block in blocks:
+                self._refresh_block(block)
+        else:
+            in_threads(self._refresh_block, blocks)
+
+    def _refresh_block(self, rows: NDArray[np.int64]) -> None:
+        stamps = self._stamp[rows]
+        oldest = int(stamps[0])
+        g = self._sketches[rows].astype(np.float64)
+        if oldest == 0:
+            self._norm2[rows] = np.einsum("ij,ij->i", g, g)
+        along = np.square(g @ self._basis[oldest : self._rank].T)
+        along /= self._norm2[rows, None]
+        along[np.arange(oldest, self._rank) < stamps[:, None]] = 0.0
+        rest = self._rest[rows] - along.sum(axis=1)
+        self._rest[rows] = rest
+        self._stamp[rows] = self._rank
+        spent = rest <= _SPENT
+        rest[spent] = 1.0
+        gain = self._log_weight[rows] + np.log(rest)
+        gain[spent] = -np.inf
+        self._gain[rows] = gain
 
     def _pick(self, row: int) -> None:
         vector = _unit_rows(self._sketches[row : row + 1])[0]

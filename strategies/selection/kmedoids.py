@@ -61,4 +61,20 @@ def _onebatch(distances: NDArray[np.float32], medoids: NDArray[np.int64]) -> NDA
 
 
 def _sklearn_extra(distances: NDArray[np.float32], medoids: NDArray[np.int64]) -> NDArray[np.int64]:
-    raise NotImplementedError
+    try:
+        from sklearn_extra.cluster import KMedoids
+    except (ImportError, ValueError) as error:  # ValueError: built for NumPy 1, loaded beside 2
+        raise ImportError(
+            "backend sklearn-extra: scikit-learn-extra cannot be loaded; it needs Python 3.11, "
+            "NumPy < 2 and scikit-learn < 1.10: pip install '.[sklearn-extra]'"
+        ) from error
+
+    class Started(KMedoids):  # type: ignore[misc]
+        # The public way to give a start, rows of the matrix, cannot tell equal rows apart.
+        def _initialize_medoids(self, *_: object) -> NDArray[np.int64]:
+            return medoids.copy()
+
+    model = Started(
+        n_clusters=len(medoids), metric="precomputed", method="pam", max_iter=_MAX_PASSES
+    )
+    return np.asarray(model.fit(distances).medoid_indices_, dtype=np.int64)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from strategies.selection.baselines._checks import check_budget, check_fraction, check_vector
+from strategies.selection._validation import as_budget, as_fraction, as_weight
+from strategies.selection.baselines._checks import as_vector
 from strategies.selection.baselines.sampling import draw_without_replacement
 
 __all__ = ["afl_valuations", "select_afl"]
@@ -34,8 +35,8 @@ def afl_valuations(losses: ArrayLike, examples: ArrayLike) -> NDArray[np.float64
     ValueError
         If the shapes differ, a loss is NaN, or a count is negative or NaN.
     """
-    means = check_vector("losses", losses)
-    counts = check_vector("examples", examples, size=means.size, minimum=0)
+    means = as_vector(losses, "losses")
+    counts = as_vector(examples, "examples", size=means.size, least=0)
     return np.sqrt(counts) * means
 
 
@@ -79,12 +80,11 @@ def select_afl(
         If `budget` is not an integer in range, a valuation is infinite, alpha1 or alpha3 is outside
         [0, 1], or alpha2 is negative.
     """
-    values = check_vector("valuations", valuations, unknown=True)
-    check_budget(budget, values.size)
-    check_fraction("alpha1", alpha1)
-    check_fraction("alpha3", alpha3)
-    if not alpha2 >= 0:
-        raise ValueError(f"alpha2 must be at least 0, got {alpha2!r}")
+    values = as_vector(valuations, "valuations", unknown=True)
+    as_budget(budget, values.size)
+    as_fraction(alpha1, "alpha1")
+    as_fraction(alpha3, "alpha3")
+    as_weight(alpha2, "alpha2")
     if np.isposinf(values).any():
         raise ValueError(f"valuations must be finite, row {int(np.nanargmax(values))} is not")
 

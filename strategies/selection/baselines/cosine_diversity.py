@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from strategies.selection.baselines._checks import check_budget, check_sketches
+from strategies.selection._validation import as_budget
+from strategies.selection.baselines._checks import as_points
 from strategies.selection.types import FloatArray
 
 __all__ = ["select_cosine_diversity"]
@@ -34,8 +35,8 @@ def select_cosine_diversity(sketches: FloatArray, budget: int) -> NDArray[np.int
     TypeError, ValueError
         If `budget` is not an integer in range or a sketch is not finite.
     """
-    points = check_sketches(sketches)
-    check_budget(budget, len(points))
+    points = as_points(sketches)
+    as_budget(budget, len(points))
     peaks = np.abs(points).max(axis=1, keepdims=True)
     # By peak first: the square of a denormal entry is zero, that of 1e200 infinite.
     points = points / np.where(peaks > 0, peaks, 1)

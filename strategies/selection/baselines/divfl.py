@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from strategies.selection.baselines._checks import check_budget, check_sketches
+from strategies.selection._validation import as_budget
+from strategies.selection.baselines._checks import as_points
 from strategies.selection.types import FloatArray
 
 __all__ = ["select_divfl"]
@@ -53,8 +54,8 @@ def select_divfl(
         If `budget` is not an integer in range, a sketch is not finite, `epsilon` is outside (0, 1)
         or comes without `rng`.
     """
-    points = check_sketches(sketches)
-    check_budget(budget, len(points))
+    points = as_points(sketches)
+    as_budget(budget, len(points))
     if epsilon is None:
         return _greedy(_distances(points), budget)
     if not 0 < epsilon < 1:

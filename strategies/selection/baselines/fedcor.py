@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from strategies.selection.baselines._checks import check_budget, check_vector
+from strategies.selection._validation import as_budget
+from strategies.selection.baselines._checks import as_vector
 
 __all__ = ["fit_fedcor", "select_fedcor"]
 
@@ -59,7 +60,7 @@ def fit_fedcor(
     if not np.isfinite(observed).all():
         row = int(np.argmin(np.isfinite(observed).all(axis=1)))
         raise ValueError(f"changes must be finite, row {row} is not")
-    waits = check_vector("ages", ages, size=len(observed), minimum=0)
+    waits = as_vector(ages, "ages", size=len(observed), least=0)
     if dimension < 1:
         raise ValueError(f"dimension must be at least 1, got {dimension!r}")
     if not 0 < discount <= 1:
@@ -121,9 +122,9 @@ def select_fedcor(
     if points.ndim != 2 or not np.isfinite(points).all():
         raise ValueError("embedding must be a matrix of finite numbers, one column per client")
     clients = points.shape[1]
-    shares = check_vector("weights", weights, size=clients, minimum=0)
-    alphas = check_vector("discounts", discounts, size=clients, minimum=0)
-    check_budget(budget, clients)
+    shares = as_vector(weights, "weights", size=clients, least=0)
+    alphas = as_vector(discounts, "discounts", size=clients, least=0)
+    as_budget(budget, clients)
     if not noise > 0:
         raise ValueError(f"noise must be above 0, got {noise!r}")
     shares = shares / (shares.sum() or 1.0)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from strategies.selection.baselines._checks import check_budget, check_vector
+from strategies.selection._validation import as_budget
+from strategies.selection.baselines._checks import as_vector
 
 __all__ = ["select_fedcs"]
 
@@ -49,8 +50,8 @@ def select_fedcs(
     TypeError, ValueError
         If `budget` is not an integer in range, a time is negative, or `deadline` is not above 0.
     """
-    times = check_vector("seconds", seconds, minimum=0, unknown=True)
-    check_budget(budget, times.size)
+    times = as_vector(seconds, "seconds", least=0, unknown=True)
+    as_budget(budget, times.size)
     if not deadline > 0:
         raise ValueError(f"deadline must be above 0 seconds, got {deadline!r}")
     times = np.nan_to_num(times, nan=0.0, posinf=np.inf)

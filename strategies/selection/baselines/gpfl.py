@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from strategies.selection.baselines._checks import check_budget, check_vector
+from strategies.selection._validation import as_budget
+from strategies.selection.baselines._checks import as_vector
 
 __all__ = ["gpfl_projections", "gpfl_rewards", "gpfl_scores", "select_gpfl"]
 
@@ -81,7 +82,7 @@ def gpfl_rewards(
     ValueError
         If a projection is NaN.
     """
-    values = check_vector("projections", projections)
+    values = as_vector(projections, "projections")
     powers = np.exp(values - values.max())
     if accuracy_change is None or accuracy_change > 0:
         sign = 1.0
@@ -117,8 +118,8 @@ def gpfl_scores(rewards: ArrayLike, counts: ArrayLike, round: int) -> NDArray[np
     ValueError
         If shapes differ, a value is NaN, a count is negative, or `round` is below 1.
     """
-    sums = check_vector("rewards", rewards)
-    picks = check_vector("counts", counts, size=sums.size, minimum=0)
+    sums = as_vector(rewards, "rewards")
+    picks = as_vector(counts, "counts", size=sums.size, least=0)
     if round < 1:
         raise ValueError(f"round must be at least 1, got {round!r}")
     weight = round / 100 if round < 100 else 200 / (round + 100)
@@ -153,5 +154,5 @@ def select_gpfl(
         If `budget` is not an integer in range, or as `gpfl_scores`.
     """
     scores = gpfl_scores(rewards, counts, round)
-    check_budget(budget, scores.size)
+    as_budget(budget, scores.size)
     return np.argsort(-scores, kind="stable")[:budget].astype(np.int64)

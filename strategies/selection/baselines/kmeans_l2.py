@@ -6,10 +6,9 @@ import warnings
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.cluster import KMeans
-from sklearn.exceptions import ConvergenceWarning
 
-from strategies.selection.baselines._checks import check_budget, check_sketches
+from strategies.selection._validation import as_budget
+from strategies.selection.baselines._checks import as_points
 from strategies.selection.types import FloatArray
 
 __all__ = ["select_kmeans_l2"]
@@ -45,8 +44,12 @@ def select_kmeans_l2(
     TypeError, ValueError
         If `budget` is not an integer in range or a sketch is not finite.
     """
-    points = check_sketches(sketches).astype(sketches.dtype, copy=False)
-    check_budget(budget, len(points))
+    # Late: it takes a second, and every client that imports this package would wait for it.
+    from sklearn.cluster import KMeans
+    from sklearn.exceptions import ConvergenceWarning
+
+    points = as_points(sketches).astype(sketches.dtype, copy=False)
+    as_budget(budget, len(points))
     scale = np.abs(points).max()
     if scale > 0:
         points = points / scale  # squares of very small or very large entries leave the range

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from strategies.selection.baselines._checks import check_budget, check_vector
+from strategies.selection._validation import as_budget
+from strategies.selection.baselines._checks import as_vector
 
 __all__ = ["ocs_probabilities", "sample_ocs", "select_ocs"]
 
@@ -37,10 +38,10 @@ def ocs_probabilities(importance: ArrayLike, budget: int) -> NDArray[np.float64]
     TypeError, ValueError
         If `budget` is not an integer in range or an importance is negative, NaN or infinite.
     """
-    u = check_vector("importance", importance, minimum=0)
+    u = as_vector(importance, "importance", least=0)
     if not np.isfinite(u).all():
         raise ValueError(f"importance must be finite, row {int(np.argmax(u))} is not")
-    check_budget(budget, u.size)
+    as_budget(budget, u.size)
     if not u.any():
         return np.full(u.size, budget / u.size)
     positive = u > 0
@@ -81,8 +82,8 @@ def select_ocs(norms: ArrayLike, budget: int) -> NDArray[np.int64]:
     TypeError, ValueError
         If `budget` is not an integer in range or a norm is negative or NaN.
     """
-    values = check_vector("norms", norms, minimum=0)
-    check_budget(budget, values.size)
+    values = as_vector(norms, "norms", least=0)
+    as_budget(budget, values.size)
     return np.argsort(-values, kind="stable")[:budget].astype(np.int64)
 
 
@@ -116,8 +117,8 @@ def sample_ocs(
     TypeError, ValueError
         As `ocs_probabilities`, or if the weights are all zero.
     """
-    sizes = check_vector("norms", norms, minimum=0)
-    shares = check_vector("weights", weights, size=sizes.size, minimum=0)
+    sizes = as_vector(norms, "norms", least=0)
+    shares = as_vector(weights, "weights", size=sizes.size, least=0)
     if not shares.any():
         raise ValueError("weights must not all be zero")
     shares = shares / shares.sum()

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from strategies.selection.baselines._checks import check_budget, check_fraction, check_vector
+from strategies.selection._validation import as_budget, as_fraction
+from strategies.selection.baselines._checks import as_vector
 from strategies.selection.baselines.sampling import draw_without_replacement
 
 __all__ = ["oort_exploration", "oort_pacer", "oort_rewards", "oort_scores", "select_oort"]
@@ -35,8 +36,8 @@ def oort_rewards(loss_rms: ArrayLike, examples: ArrayLike) -> NDArray[np.float64
     ValueError
         If shapes differ or a value is negative or NaN.
     """
-    losses = check_vector("loss_rms", loss_rms, minimum=0)
-    return losses * check_vector("examples", examples, size=losses.size, minimum=0)
+    losses = as_vector(loss_rms, "loss_rms", least=0)
+    return losses * as_vector(examples, "examples", size=losses.size, least=0)
 
 
 def oort_exploration(
@@ -119,9 +120,9 @@ def oort_scores(
     ValueError
         If shapes differ or a value is out of range.
     """
-    gains = check_vector("rewards", rewards, minimum=0, unknown=True)
-    durations = check_vector("seconds", seconds, size=gains.size, minimum=0, unknown=True)
-    check_fraction("clip", clip)
+    gains = as_vector(rewards, "rewards", least=0, unknown=True)
+    durations = as_vector(seconds, "seconds", size=gains.size, least=0, unknown=True)
+    as_fraction(clip, "clip")
     if round < 1 or not 0 <= percentile <= 100 or not alpha >= 0:
         raise ValueError(
             "round must be at least 1, percentile from 0 to 100 and alpha at least 0, "
@@ -131,7 +132,7 @@ def oort_scores(
     seen = ~np.isnan(gains)
     if not seen.any():
         return scores
-    lasts = check_vector("last_rounds", np.asarray(last_rounds)[seen], minimum=1)
+    lasts = as_vector(np.asarray(last_rounds)[seen], "last_rounds", least=1)
     clipped = np.minimum(gains[seen], np.quantile(gains[seen], clip, method="lower"))
     spread = np.ptp(clipped)
     utility = (clipped - clipped.min()) / (spread or 1.0) + np.sqrt(0.1 * np.log(round) / lasts)
@@ -189,11 +190,11 @@ def select_oort(
     TypeError, ValueError
         If `budget` is not an integer in range, shapes differ, or a value is out of range.
     """
-    values = check_vector("scores", scores, minimum=0, unknown=True)
-    times = check_vector("seconds", seconds, size=values.size, minimum=0, unknown=True)
-    check_budget(budget, values.size)
-    check_fraction("exploration", exploration)
-    check_fraction("cutoff", cutoff)
+    values = as_vector(scores, "scores", least=0, unknown=True)
+    times = as_vector(seconds, "seconds", size=values.size, least=0, unknown=True)
+    as_budget(budget, values.size)
+    as_fraction(exploration, "exploration")
+    as_fraction(cutoff, "cutoff")
 
     unseen = np.flatnonzero(np.isnan(values))
     seen = np.flatnonzero(~np.isnan(values))

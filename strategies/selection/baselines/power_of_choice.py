@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from strategies.selection.baselines._checks import check_budget, check_vector
+from strategies.selection._validation import as_budget
+from strategies.selection.baselines._checks import as_vector
 from strategies.selection.baselines.sampling import draw_without_replacement, largest
 
 __all__ = ["draw_candidates", "select_power_of_choice"]
@@ -39,8 +40,8 @@ def draw_candidates(
     TypeError, ValueError
         If `candidates` is not an integer in range or a count is negative or NaN.
     """
-    counts = check_vector("examples", examples, minimum=0)
-    check_budget(candidates, counts.size, name="candidates")
+    counts = as_vector(examples, "examples", least=0)
+    as_budget(candidates, counts.size, "candidates")
     with np.errstate(divide="ignore"):
         return draw_without_replacement(np.log(counts), candidates, rng)
 
@@ -73,6 +74,6 @@ def select_power_of_choice(
     TypeError, ValueError
         If `budget` is not an integer in range or a loss is NaN.
     """
-    values = check_vector("losses", losses)
-    check_budget(budget, values.size)
+    values = as_vector(losses, "losses")
+    as_budget(budget, values.size)
     return largest(values, budget, rng)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from strategies.selection.baselines._checks import check_budget, check_vector
+from strategies.selection._validation import as_budget
+from strategies.selection.baselines._checks import as_vector
 
 __all__ = ["select_round_robin"]
 
@@ -30,6 +31,6 @@ def select_round_robin(ages: ArrayLike, budget: int) -> NDArray[np.int64]:
     TypeError, ValueError
         If `budget` is not an integer in range or an age is negative or NaN.
     """
-    waits = check_vector("ages", ages, minimum=0)
-    check_budget(budget, waits.size)
+    waits = as_vector(ages, "ages", least=0)
+    as_budget(budget, waits.size)
     return np.argsort(-waits, kind="stable")[:budget].astype(np.int64)

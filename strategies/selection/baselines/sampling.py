@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from strategies.selection.baselines._checks import check_budget, check_vector
+from strategies.selection._validation import as_budget
+from strategies.selection.baselines._checks import as_vector
 
 __all__ = ["draw_without_replacement", "largest"]
 
@@ -43,7 +44,7 @@ def draw_without_replacement(
         raise ValueError("log_weights must be a vector of numbers below infinity")
     if size == 0:
         return np.empty(0, dtype=np.int64)
-    check_budget(size, logs.size, name="size")
+    as_budget(size, logs.size, "size")
     # Minus the logarithm of an exponential variate is Gumbel noise.
     keys = logs - np.log(rng.standard_exponential(logs.size))
     return np.lexsort((rng.random(logs.size), -keys))[:size].astype(np.int64)
@@ -70,6 +71,6 @@ def largest(scores: ArrayLike, budget: int, rng: np.random.Generator) -> NDArray
     TypeError, ValueError
         If `budget` is not an integer in range or a score is NaN or minus infinity.
     """
-    values = check_vector("scores", scores)
-    check_budget(budget, values.size)
+    values = as_vector(scores, "scores")
+    as_budget(budget, values.size)
     return np.lexsort((rng.random(values.size), -values))[:budget].astype(np.int64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from strategies.selection.baselines._checks import check_budget
+from strategies.selection._validation import as_budget
 
 __all__ = ["select_uniform"]
 
@@ -25,5 +25,5 @@ def select_uniform(clients: int, budget: int, rng: np.random.Generator) -> NDArr
     TypeError, ValueError
         If `budget` is not an integer from 1 to `clients`.
     """
-    check_budget(budget, clients)
-    return rng.permutation(clients)[:budget].astype(np.int64)
+    as_budget(budget, clients)
+    return rng.choice(clients, size=budget, replace=False).astype(np.int64)

@@ -63,9 +63,9 @@ def test_input_is_not_changed() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"alpha1": 1.5}, "alpha1 must be from 0 to 1, got 1.5"),
-        ({"alpha2": -1.0}, "alpha2 must be at least 0, got -1.0"),
-        ({"alpha3": float("nan")}, "alpha3 must be from 0 to 1, got nan"),
+        ({"alpha1": 1.5}, "alpha1: got 1.5, must be in"),
+        ({"alpha2": -1.0}, "alpha2: got -1.0, must be finite and at least 0"),
+        ({"alpha3": float("nan")}, "alpha3: got nan, must be in"),
     ],
 )
 def test_bad_options(options: dict[str, float], message: str) -> None:

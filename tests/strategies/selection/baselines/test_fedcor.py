@@ -149,11 +149,11 @@ def test_out_of_rank_still_fills_the_cohort(embedding: Floats) -> None:
 def test_bad_input() -> None:
     with pytest.raises(ValueError, match="changes must be finite, row 1 is not"):
         fit_fedcor(np.array([[1.0], [np.nan]]), np.zeros(2))
-    with pytest.raises(ValueError, match=r"ages must have shape \(2,\)"):
+    with pytest.raises(ValueError, match=r"ages: expected shape \(2,\)"):
         fit_fedcor(np.ones((2, 3)), np.zeros(3))
     with pytest.raises(ValueError, match="discount must be above 0"):
         fit_fedcor(np.ones((2, 3)), np.zeros(2), discount=0)
     with pytest.raises(ValueError, match="noise must be above 0, got 0"):
         select_fedcor(np.ones((2, 3)), np.ones(3), np.ones(3), 1, noise=0)
-    with pytest.raises(ValueError, match=r"weights must have shape \(3,\)"):
+    with pytest.raises(ValueError, match=r"weights: expected shape \(3,\)"):
         select_fedcor(np.ones((2, 3)), np.ones(2), np.ones(3), 1)

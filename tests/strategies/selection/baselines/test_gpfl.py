@@ -88,5 +88,5 @@ def test_bad_input() -> None:
         gpfl_projections([], {})
     with pytest.raises(ValueError, match="round must be at least 1, got 0"):
         gpfl_scores(np.zeros(2), np.zeros(2), 0)
-    with pytest.raises(ValueError, match="counts must be a number of at least 0"):
+    with pytest.raises(ValueError, match=r"counts: row 1 is -1\.0, must be a number of at least 0"):
         select_gpfl(np.zeros(2), np.array([0, -1]), 1, round=1)

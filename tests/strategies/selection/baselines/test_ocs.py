@@ -86,9 +86,7 @@ def test_bad_input() -> None:
         ocs_probabilities(np.array([1.0, np.inf]), 1)
     with pytest.raises(ValueError, match=r"weights must not all be zero"):
         sample_ocs(np.ones(2), np.zeros(2), 1, np.random.default_rng(0))
-    with pytest.raises(
-        ValueError, match=r"norms must be a number of at least 0, got -1.0 in row 0"
-    ):
+    with pytest.raises(ValueError, match=r"norms: row 0 is -1.0, must be a number of at least 0"):
         select_ocs(np.array([-1.0, 1.0]), 1)
-    with pytest.raises(ValueError, match=r"weights must have shape \(2,\)"):
+    with pytest.raises(ValueError, match=r"weights: expected shape \(2,\)"):
         sample_ocs(np.ones(2), np.ones(3), 1, np.random.default_rng(0))

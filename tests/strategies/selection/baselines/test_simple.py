@@ -93,16 +93,16 @@ def test_every_selector_refuses_a_bad_budget(budget: int) -> None:
         lambda: select_fedcs(values, budget, rng()),
         lambda: draw_candidates(values, budget, rng()),
     ):
-        with pytest.raises((TypeError, ValueError), match=r"(budget|candidates) must be"):
+        with pytest.raises((TypeError, ValueError), match=r"^(budget|candidates): "):
             call()
 
 
 def test_bad_values_name_the_row() -> None:
-    with pytest.raises(ValueError, match=r"losses must be a number, got nan in row 1"):
+    with pytest.raises(ValueError, match=r"losses: row 1 is nan, must be a number"):
         select_power_of_choice(np.array([1.0, np.nan]), 1, rng())
-    with pytest.raises(ValueError, match=r"seconds must be .* at least 0, got -1.0 in row 0"):
+    with pytest.raises(ValueError, match=r"seconds: row 0 is -1.0, must be a number of at least 0"):
         select_fedcs(np.array([-1.0, 2.0]), 1, rng())
-    with pytest.raises(ValueError, match=r"ages must have shape"):
+    with pytest.raises(ValueError, match=r"ages: expected shape"):
         select_round_robin(np.zeros((2, 2)), 1)
     with pytest.raises(ValueError, match=r"deadline must be above 0"):
         select_fedcs(np.ones(3), 1, rng(), deadline=np.nan)

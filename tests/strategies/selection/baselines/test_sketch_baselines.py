@@ -107,9 +107,9 @@ def test_cosine_scaling_a_client_does_not_change_later_picks() -> None:
 
 def test_bad_input() -> None:
     bad = np.array([[1.0], [np.inf]])
-    with pytest.raises(ValueError, match="row 1 is not"):
+    with pytest.raises(ValueError, match="sketches: row 1"):
         select_cosine_diversity(bad, 1)
-    with pytest.raises(ValueError, match="row 1 is not"):
+    with pytest.raises(ValueError, match="sketches: row 1"):
         select_kmeans_l2(bad, 1, rng=np.random.default_rng(0))
-    with pytest.raises(ValueError, match="budget must be from 1 to the 2 clients, got 3"):
+    with pytest.raises(ValueError, match="budget: got 3, must be at most the 2 clients"):
         select_cosine_diversity(np.ones((2, 2)), 3)

@@ -1,0 +1,101 @@
+"""Arrays in messages that are serialised only when they leave the process.
+
+Flower's `Array` holds the bytes of a `.npy` file: every read parses its header again, which in a
+simulation within one process takes longer than training a small model. The arrays made here are
+Flower `Array`s to everyone else. They keep the NumPy array and make the bytes when asked for them.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord
+from flwr.common.constant import SType
+from numpy.typing import NDArray
+
+__all__ = ["array_bytes", "held", "pack", "view"]
+
+
+class _HeldArray(Array):
+    """An `Array` made of a NumPy array that nobody changes."""
+
+    # Flower writes the class's name into what it sends, and looks it up when it receives.
+    __qualname__ = "Array"
+
+    def __init__(self, values: NDArray[Any]) -> None:
+        self.__dict__.update(
+            dtype=str(values.dtype), shape=values.shape, stype=SType.NUMPY, _values=values
+        )
+
+    @property
+    def data(self) -> bytes:  # type: ignore[override]
+        """The bytes of the `.npy` file."""
+        serialised: bytes | None = self.__dict__.get("_data")
+        if serialised is None:
+            buffer = io.BytesIO()
+            np.save(buffer, self.__dict__["_values"], allow_pickle=False)
+            serialised = self.__dict__["_data"] = buffer.getvalue()
+        return serialised
+
+    def numpy(self) -> NDArray[Any]:
+        """Return a copy, which the caller may change, as `Array.numpy` does."""
+        values: NDArray[Any] = self.__dict__["_values"]
+        return values.copy()
+
+    def __eq__(self, other: object) -> bool:
+        """Compare as Flower's `Array` does: equal bytes."""
+        if not isinstance(other, Array):
+            return NotImplemented
+        return (self.dtype, tuple(self.shape), self.stype, self.data) == (
+            other.dtype,
+            tuple(other.shape),
+            other.stype,
+            other.data,
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle as Flower's `Array`, for processes that may not have this module."""
+        return Array, (self.dtype, self.shape, self.stype, self.data)
+
+
+def held(values: NDArray[Any]) -> Array:
+    """Return an `Array` of a copy of `values`."""
+    values = values.copy()
+    values.setflags(write=False)
+    return _HeldArray(values)
+
+
+def pack(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
+    """Return a record of copies of the arrays."""
+    record = ArrayRecord()
+    for name, values in arrays.items():
+        record[name] = held(values)
+    return record
+
+
+def view(array: Array) -> NDArray[Any]:
+    """Return an array's values, not to be changed: without a copy where it was made by `held`."""
+    values: NDArray[Any] | None = array.__dict__.get("_values")
+    return array.numpy() if values is None else values
+
+
+def array_bytes(array: Array) -> int:
+    """Return `len(array.data)` without serialising."""
+    values: NDArray[Any] | None = array.__dict__.get("_values")
+    if values is None:
+        return len(array.data)
+    return _header_bytes(values.dtype.str, values.shape) + values.nbytes
+
+
+@lru_cache(maxsize=1024)
+def _header_bytes(dtype: str, shape: tuple[int, ...]) -> int:
+    buffer = io.BytesIO()
+    header = {"descr": dtype, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(buffer, header)
+    return buffer.tell()

@@ -1,0 +1,57 @@
+import pickle
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, RecordDict
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
+
+from strategies.arrays import array_bytes, held, pack, view
+
+DTYPES = st.sampled_from([np.float32, np.float64, np.int64, np.uint8, np.bool_])
+ANY_ARRAY = DTYPES.flatmap(lambda d: arrays(d, array_shapes(min_dims=0, max_dims=4, min_side=0)))
+
+
+@given(ANY_ARRAY)
+def test_is_what_flower_would_have_made(values: np.ndarray) -> None:  # type: ignore[type-arg]
+    ours, theirs = held(values), Array(values)
+    assert array_bytes(ours) == len(theirs.data) == array_bytes(theirs)
+    assert (ours.dtype, ours.shape, ours.stype) == (theirs.dtype, theirs.shape, theirs.stype)
+    assert ours.data == theirs.data
+    assert ours == theirs
+    assert theirs == ours
+    assert ours.object_id == theirs.object_id
+    np.testing.assert_array_equal(ours.numpy(), values)
+    np.testing.assert_array_equal(view(theirs), values)
+
+
+def test_nobody_can_change_what_another_reads() -> None:
+    values = np.arange(4.0)
+    array = held(values)
+    values[0] = 9
+    copy = array.numpy()
+    copy[1] = 9
+    np.testing.assert_array_equal(view(array), np.arange(4.0))
+    with pytest.raises(ValueError, match="read-only"):
+        view(array)[0] = 9
+
+
+def test_fortran_order_keeps_its_bytes() -> None:
+    values = np.asfortranarray(np.arange(6.0).reshape(2, 3))
+    assert array_bytes(held(values)) == len(held(values).data)
+    np.testing.assert_array_equal(Array(values).numpy(), held(values).numpy())
+
+
+def test_travels_as_flowers_own() -> None:
+    record = pack({"a": np.arange(3.0), "b": np.zeros((2, 2), np.float32)})
+    theirs = ArrayRecord({name: Array(view(array)) for name, array in record.items()})
+    received = pickle.loads(pickle.dumps(record))
+    assert [type(array) for array in received.values()] == [Array, Array]
+    assert received == theirs
+    # What goes over the network: the same objects under the same ids.
+    ours = get_all_nested_objects(RecordDict({"arrays": record}))
+    assert ours.keys() == get_all_nested_objects(RecordDict({"arrays": theirs})).keys()
+    for array in record.values():
+        assert Array.inflate(array.deflate(), array.children) == array
