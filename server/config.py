@@ -70,10 +70,10 @@ def _one_of(*names: str, or_function: bool = False) -> _Rule:
 
 
 def _at_least(least: float) -> _Rule:
-    return _Rule(f"at least {least:g}", lambda value: value >= least)
+    return _Rule(f"at least {least:g}, and finite", lambda value: least <= value < math.inf)
 
 
-_ABOVE_0 = _Rule("above 0", lambda value: value > 0)
+_ABOVE_0 = _Rule("above 0, and finite", lambda value: 0 < value < math.inf)
 _ABOVE_1 = _Rule("above 1", lambda value: value > 1)
 _SHARE = _Rule("in [0, 1]", lambda value: 0 <= value <= 1)
 _POSITIVE_SHARE = _Rule("in (0, 1]", lambda value: 0 < value <= 1)
@@ -223,6 +223,8 @@ def _checked(key: str, value: object, spec: dataclasses.Field[Any]) -> Scalar:
         value = float(value)
     if type(value) is not kind:
         raise ConfigError(f"{key} = {value!r}: must be {_KINDS[kind]} {rule.allowed}".rstrip())
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ConfigError(f"{key} = {value}: must be a whole number of at most 64 bits")
     if isinstance(value, float) and math.isnan(value):
         raise ConfigError(f"{key} = nan: must be a number {rule.allowed}")
     if not rule.holds(value):
