@@ -71,10 +71,10 @@ def _one_of(*names: str, or_function: bool = False) -> _Rule:
 
 
 def _at_least(least: float) -> _Rule:
-    return _Rule(f"at least {least:g}", lambda value: value >= least)
+    return _Rule(f"at least {least:g}", lambda value: least <= value < math.inf)
 
 
-_ABOVE_0 = _Rule("above 0", lambda value: value > 0)
+_ABOVE_0 = _Rule("above 0", lambda value: 0 < value < math.inf)
 _ABOVE_1 = _Rule("above 1", lambda value: value > 1)
 _SHARE = _Rule("in [0, 1]", lambda value: 0 <= value <= 1)
 _POSITIVE_SHARE = _Rule("in (0, 1]", lambda value: 0 < value <= 1)
@@ -239,11 +239,13 @@ def _checked(key: str, value: object, spec: dataclasses.Field[Any]) -> Scalar:
         value = float(value)
     if type(value) is not kind:
         raise ConfigError(f"{key} = {value!r}: must be {_KINDS[kind]} {rule.allowed}".rstrip())
-    finite = not isinstance(value, float) or math.isfinite(value)
-    if not rule.holds(value) or not (finite or rule is _ABOVE_1):
-        raise ConfigError(
-            f"{key} = {value!r}: must be {rule.allowed}{'' if finite else ', finite'}"
-        )
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ConfigError(f"{key} = {value}: must be a whole number of at most 64 bits")
+    if isinstance(value, float) and math.isnan(value):
+        raise ConfigError(f"{key} = nan: must be a number {rule.allowed}")
+    if not rule.holds(value):
+        finite = " and finite" if value == math.inf else ""
+        raise ConfigError(f"{key} = {value!r}: must be {rule.allowed}{finite}")
     assert isinstance(value, bool | int | float | str)
     return value
 
