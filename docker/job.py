@@ -9,6 +9,7 @@ job run [OPTIONS]          `flwr run` with these options; wait for the end, exit
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -52,11 +53,15 @@ def run(options: list[str]) -> None:
     run_id = str(require(flwr("run", APP, CONNECTION, *options), "flwr run")["run-id"])
     log = subprocess.Popen(["flwr", "log", run_id, CONNECTION, "--stream"])
     while True:
-        time.sleep(2)
+        # The log's stream ends with the run, or earlier if the SuperLink is restarted.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            log.wait(timeout=15)
         answer = require(flwr("list", CONNECTION, "--run-id", run_id), "flwr list")
         status = answer["runs"][0]["status"]
         if status.startswith("finished"):
             break
+        if log.poll() is not None:
+            time.sleep(5)
     log.terminate()
     log.wait()
     print(f"run {run_id}: {status} {answer['runs'][0].get('status-details', '')}", flush=True)

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from simulation.deployment_commands import credentials, doctor
+
 if TYPE_CHECKING:
     from server.config import Scalar
     from server.results import Run
@@ -178,6 +180,10 @@ def report(
         runs = _load([run for folder in folders for run in _runs_in(folder)])
         write_report(runs, out, target=target)
         _tell(f"report: {out.absolute()}")
+
+
+app.command(short_help="Make the keys of a deployment.")(credentials)
+app.command(short_help="Find out why a client cannot join.")(doctor)
 
 
 def _show(runs: Sequence[Run], folder: Path, target: float | None) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import FedAvg, Strategy
+from flwr.serverapp.strategy import FedAvg, FedAvgM, Strategy
 from numpy.typing import NDArray
 
 from strategies.arrays import pack, view
@@ -31,6 +32,8 @@ def announce(
     if not isinstance(inner, FedAvg):
         aggregator.configure_train(server_round, arrays, config, grid)
         return
+    if isinstance(inner, FedAvgM):
+        inner.current_arrays = None  # else it goes on from the first model it saw and its own steps
     fraction, inner.fraction_train = inner.fraction_train, 0.0
     try:
         aggregator.configure_train(server_round, arrays, config, grid)
@@ -68,7 +71,9 @@ def aggregate(
     Returns
     -------
     ArrayRecord or None
-        The new model; None if the strategy declines (Bulyan, say, with too few replies).
+        The new model, of the same types as the old (Flower's mean of an integer buffer is float64,
+        as is FedAdam's whole model); None if the strategy declines (Bulyan, say, with too few
+        replies).
     """
     messages = []
     for row, (message, reply) in enumerate(replies):
@@ -79,9 +84,18 @@ def aggregate(
         metrics = MetricRecord({"num-examples": weight})
         message.content = RecordDict({"arrays": arrays, "metrics": metrics})
         messages.append(message)
-    new = aggregator.aggregate_train(server_round, messages)[0]
+    aggregated = aggregator.aggregate_train(server_round, messages)[0]
+    if aggregated is None:
+        return None
     # Decoded once here, not by everyone who reads the new model.
-    return None if new is None else pack({name: array.numpy() for name, array in new.items()})
+    return pack({n: _as_type(array.numpy(), model[n].dtype) for n, array in aggregated.items()})
+
+
+def _as_type(values: NDArray[Any], dtype: str) -> NDArray[Any]:
+    kind = np.dtype(dtype)
+    if np.issubdtype(kind, np.integer):
+        values = np.rint(values)
+    return np.asarray(values, dtype=kind)
 
 
 def _move(model: ArrayRecord, arrays: ArrayRecord, factor: float) -> ArrayRecord:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from logging import INFO
 from typing import Any, ClassVar, Literal
@@ -46,6 +47,8 @@ __all__ = ["TooFewClientsError", "TwoPhaseStrategy"]
 
 Parts = Mapping[str, ArrayRecord | ConfigRecord]
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
+
+_TWICE = "two nodes go by this name; give each its own client-name"
 
 
 class TooFewClientsError(RuntimeError):
@@ -432,7 +435,8 @@ class TwoPhaseStrategy(Strategy):
         busy = self._exchange.busy(grid)
         nodes = sorted(grid.get_node_ids())
         for node in busy.intersection(nodes):
-            self._record.failed[self._roster.label(node)] = "still busy with an earlier message"
+            label = self._roster.label(node)
+            self._record.failed.setdefault(label, "still busy with an earlier message")
         return [node for node in nodes if node not in busy]
 
     def _learn_names(self, grid: Grid, nodes: Iterable[int]) -> None:
@@ -441,13 +445,23 @@ class TwoPhaseStrategy(Strategy):
             return
         messages = [self._message(node, NAME, {"config": self._config}) for node in strangers]
         answers = self._send(grid, messages, "query", quorum=len(messages))
+        names = Counter[str]()
+        learned = []
         for node, reply in answers.replies.items():
             try:
                 metrics = reply.content.metric_records.get("metrics", MetricRecord())
                 examples = int(number(metrics, "num-examples", least=1))
-                self._roster.introduce(node, client_name(reply), examples)
+                name = client_name(reply)
             except ReplyError as error:
                 self._record.failed[self._roster.label(node)] = f"query: {error}"
+                continue
+            names[name] += 1
+            learned.append((node, name, examples))
+        for node, name, examples in learned:
+            if names[name] > 1:
+                self._record.failed[name] = _TWICE
+            else:
+                self._roster.introduce(node, name, examples)
 
     # --- phase 1 ----------------------------------------------------------------------------------
 
@@ -489,7 +503,7 @@ class TwoPhaseStrategy(Strategy):
             self._roster.introduce(node, name, row.examples)
             self._roster.time(name, answers.seconds[node])
             rows[name] = row
-        wrong = dict.fromkeys(twice, "two nodes go by this name; give each its own client-name")
+        wrong = dict.fromkeys(twice, _TWICE)
         if "sketch" in needs:
             wrong |= outliers(rows, self.max_norm_ratio)
         record.failed |= wrong
@@ -556,11 +570,16 @@ class TwoPhaseStrategy(Strategy):
         left = self.replacements
         while messages:
             answers = self._send(grid, messages, "train", quorum=self._least(len(messages)))
+            without_model = {
+                message.metadata.dst_node_id
+                for message in messages
+                if "arrays" not in message.content
+            }
             again = []
             missing = len(messages)
             for node in sorted(answers.replies):
                 reply = answers.replies[node]
-                if wants_model(reply):
+                if node in without_model and wants_model(reply):
                     # The node lost what it kept, by a restart say: it trains from the model.
                     again.append(self._training_message(node, with_model=True))
                     missing -= 1

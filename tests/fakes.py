@@ -203,7 +203,7 @@ class StubClients:
             content["arrays"] = context.state["kept"]
         else:
             content["arrays"] = self._train_model(message.content["arrays"], config, name)
-        metrics |= {"train-loss": loss_of(name, config["round"])}
+        metrics["train-loss"] = loss_of(name, int(config["round"]))
         return content
 
     def _evaluate(self, message: Message, context: Context, name: str) -> RecordDict:
@@ -235,7 +235,7 @@ def trained_model(model: ArrayRecord, seed: int, server_round: int, name: str) -
         value = model[key].numpy()
         step = (0.1 * (1 + int(name)) * rng.standard_normal(value.shape)).astype(np.float32)
         arrays[key] = Array(value + step)
-    arrays["count"] = Array(model["count"].numpy() + 1)
+    arrays["count"] = Array(np.asarray(model["count"].numpy() + 1))
     return ArrayRecord(arrays)
 
 

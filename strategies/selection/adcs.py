@@ -269,7 +269,7 @@ class _Greedy:
         return int(ties[np.lexsort((ties, -self._age[ties]))[0]])
 
     def _refresh(self, rows: NDArray[np.int64]) -> None:
-        """Project the basis vectors that are new to `rows` out of them, those of one age together."""
+        """Project the basis vectors that are new to `rows` out of them."""
         rows = rows[np.argsort(self._stamp[rows], kind="stable")]
         entries = self._sketches.shape[1]
         blocks = []

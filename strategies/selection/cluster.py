@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from strategies.selection._blocks import row_blocks
+from strategies.selection._blocks import map_rows, row_blocks
 from strategies.selection._validation import (
     as_age,
     as_budget,
@@ -63,9 +63,10 @@ def cluster_sckm(
     the same amount. The paper does not say how the elbow is found; see `elbow`. The medoids of C
     clusters, and the client that lowers the loss most, are where the search for C + 1 starts.
 
-    Departure: a pool larger than `threshold` is not clustered through its pair matrix. Medoids come
-    from three random samples of 2,000 clients, the number of clusters from the mean of their loss
-    curves, and every client goes to the nearest medoid of the sample that serves the pool best.
+    Departure: a pool larger than `threshold` is not clustered through its pair matrix. Three random
+    samples of 2,000 clients give the number of clusters, by the mean of their loss curves, and
+    three sets of medoids; the one that serves a sample of 4,000 best is improved there, and every
+    client goes to the nearest medoid.
 
     Parameters
     ----------
@@ -110,11 +111,9 @@ def cluster_sckm(
     paths = [_medoid_path(sketches[sample], min_clusters, budget, backend) for sample in rows]
     losses = np.mean([path.losses for path in paths], axis=0) * (clients / len(rows[0]))
     chosen = elbow(losses)
-    medoids = np.stack(
-        [sample[path.medoids[chosen]] for sample, path in zip(rows, paths, strict=True)]
-    )
-    labels, best = _assign(sketches, medoids)
-    return Clustering(labels=labels, medoids=medoids[best], losses=losses)
+    sets = [sample[path.medoids[chosen]] for sample, path in zip(rows, paths, strict=True)]
+    medoids = sets[0] if clients <= threshold else _refine(sketches, sets, rng, backend)
+    return Clustering(labels=_assign(sketches, medoids), medoids=medoids, losses=losses)
 
 
 def elbow(losses: ArrayLike) -> int:
@@ -151,7 +150,7 @@ def _medoid_path(
     sketches: FloatArray, min_clusters: int, max_clusters: int, backend: Backend
 ) -> _Path:
     distances, unit = _dissimilarity(sketches)
-    medoids = np.array([distances.sum(axis=0, dtype=np.float64).argmin()])
+    medoids = np.zeros(1, dtype=np.int64)
     path = _Path([], [])
     for count in range(1, max_clusters + 1):
         if count > 1:
@@ -159,10 +158,10 @@ def _medoid_path(
             gains = np.maximum(nearest - distances, 0).sum(axis=1)
             gains[medoids] = -1
             medoids = np.append(medoids, gains.argmax())
+        if count == 1 or count >= min_clusters:
+            medoids = _fit(distances, medoids, backend)
         if count < min_clusters:
             continue
-        if 1 < count < len(distances):
-            medoids = improve_medoids(distances, medoids, backend)
         path.medoids.append(medoids)
         path.losses.append(unit * distances[medoids].min(axis=0).sum(dtype=np.float64))
     return path
@@ -180,28 +179,51 @@ def _dissimilarity(sketches: FloatArray) -> tuple[NDArray[np.float32], float]:
     return matrix.astype(np.float32), float(unit)
 
 
-def _assign(sketches: FloatArray, candidates: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
-    """Return the cluster of every row for the best of several sets of medoids, and which set."""
+def _refine(
+    sketches: FloatArray,
+    sets: list[NDArray[np.int64]],
+    rng: np.random.Generator,
+    backend: Backend,
+) -> NDArray[np.int64]:
+    """Return the best of several sets of medoids, improved on a sample of twice the size."""
+    clients = len(sketches)
+    sample = rng.choice(clients, min(clients, 2 * _SAMPLE), replace=False)
+    rows = np.union1d(sample, np.concatenate(sets))
+    distances, _ = _dissimilarity(sketches[rows])
+    starts = [np.searchsorted(rows, medoids) for medoids in sets]
+    best = min(starts, key=lambda start: distances[start].min(axis=0).sum(dtype=np.float64))
+    return rows[_fit(distances, best, backend)]
+
+
+def _fit(
+    distances: NDArray[np.float32], start: NDArray[np.int64], backend: Backend
+) -> NDArray[np.int64]:
+    if len(start) == 1:
+        return np.array([distances.sum(axis=0, dtype=np.float64).argmin()])
+    if len(start) == len(distances):
+        return start
+    return improve_medoids(distances, start, backend)
+
+
+def _assign(sketches: FloatArray, medoids: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the index of every row's nearest medoid."""
     clients, entries = sketches.shape
-    sets, count = candidates.shape
-    g = sketches[candidates.ravel()].astype(np.float64)
-    linear, square = np.square(g).T / entries, g.T / entries
-    labels = np.empty((sets, clients), dtype=np.int64)
-    totals = np.zeros(sets)
-    for rows in row_blocks(clients, entries, 2**23):
-        block = sketches[rows].astype(np.float64)
-        score = block @ linear
-        score += np.square(block, out=block) @ square
-        score = score.reshape(len(block), sets, count)
-        labels[:, rows] = score.argmin(axis=2).T
-        totals += score.min(axis=2).sum(axis=0)
-    # A medoid is in its own cluster whatever its SCKM with itself, and costs nothing there.
-    for index, medoids in enumerate(candidates):
-        own = sckm_matrix(sketches[medoids])
-        totals[index] -= own.min(axis=1).sum()
-        labels[index, medoids] = np.arange(count)
-    best = int(totals.argmin())
-    return labels[best], best
+    g = sketches[medoids].astype(np.float64)
+    square = np.square(g)
+
+    def nearest(part: slice) -> NDArray[np.int64]:
+        labels = []
+        for cut in row_blocks(part.stop - part.start, entries):
+            block = sketches[part][cut].astype(np.float64)
+            score = block @ square.T
+            score += np.square(block, out=block) @ g.T
+            labels.append(score.argmin(axis=1))
+        return np.concatenate(labels)
+
+    labels = np.concatenate(map_rows(nearest, clients, entries))
+    # A medoid is in its own cluster, whatever its SCKM with itself and others.
+    labels[medoids] = np.arange(len(medoids))
+    return labels
 
 
 def apportion(sizes: Sequence[int] | NDArray[np.int64], budget: int) -> NDArray[np.int64]:

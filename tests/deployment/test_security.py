@@ -57,7 +57,7 @@ def test_a_stranger_reaches_nothing(deploy: Callable[..., Any]) -> None:
     it.start_server()
     port = it.start_proxy()
     it.start_client("a", superlink_port=port)
-    it.until(lambda: len(_nodes(it)) == 1)
+    it.until(it.online)
     it.kill("superexec")  # so that the ServerApp's task is there to be taken
     run_id = it.submit(TINY_APP, {})
     ca = (it.credentials / "server/ca.crt").read_bytes()
@@ -91,7 +91,7 @@ def test_a_stranger_reaches_nothing(deploy: Callable[..., Any]) -> None:
     assert refused(fleet.RegisterNode, register) == 412
     activate = ActivateNodeRequest(public_key=key, heartbeat_interval=30)
     assert refused(fleet.ActivateNode, activate) == 412
-    (node_id,) = _nodes(it)
+    (node_id,) = it.online().values()
     # Nor does a stranger pass for the client by its id.
     assert refused(fleet.PullMessages, PullMessagesRequest(node=Node(node_id=node_id))) == 401
     assert refused(fleet.DeactivateNode, DeactivateNodeRequest(node_id=node_id)) == 401
@@ -124,12 +124,6 @@ def test_a_stranger_reaches_nothing(deploy: Callable[..., Any]) -> None:
     assert [check for check in checks if not check.passed] == []
     it.start_superexec()
     assert it.wait(run_id) == "finished:completed"
-
-
-def _nodes(it: Any) -> list[int]:
-    """The ids of the nodes online."""
-    nodes = it.flwr("supernode", "list", "it")["nodes"]
-    return [int(node["node-id"]) for node in nodes if node["status"] == "online"]
 
 
 def test_a_client_without_a_registered_key_is_diagnosed(deploy: Callable[..., Any]) -> None:
