@@ -31,6 +31,7 @@ from client.settings import SketchSettings, TrainSettings
 from strategies.answering import answer_roll_call
 from strategies.messages import SKETCH, TRAIN, Arrays
 from strategies.randomness import derive_rng
+from strategies.records import Record, config_of, content_of, find, metrics_of
 from strategies.updates import subtract
 from tasks.config import TaskConfig
 
@@ -63,7 +64,7 @@ def _answers(handler: Handler) -> Callable[[Message, Context], Message]:
             return Message(
                 Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=reason), reply_to=message
             )
-        content["client"] = ConfigRecord({"name": name})
+        content["client"] = config_of({"name": name})
         return Message(content, reply_to=message)
 
     return answer
@@ -96,9 +97,9 @@ def _sketch(message: Message, context: Context, trained: Trained | None = None) 
     from client import training
 
     task = TaskConfig.from_run_config(context.run_config)
-    config = message.content.config_records["config"]
+    config = _config(message)
     settings, wanted = TrainSettings.read(config), SketchSettings.read(config)
-    received = message.content.array_records["arrays"]
+    received = _arrays(message)
     data = local_data(context, task)
     training.use_threads(settings.threads)
 
@@ -142,19 +143,19 @@ def _train(message: Message, context: Context, trained: Trained | None = None) -
     from client import training
 
     task = TaskConfig.from_run_config(context.run_config)
-    config = message.content.config_records["config"]
+    config = _config(message)
     settings = TrainSettings.read(config)
     data = local_data(context, task)
     metrics: dict[str, float] = {"num-examples": len(data.y_train)}
     if config["kept"]:
-        kept = context.state.metric_records.get(_KEPT_METRICS, MetricRecord())
+        kept = find(context.state, _KEPT_METRICS, MetricRecord) or MetricRecord()
         if kept.get("round") != settings.round:
             return _reply(message, {**metrics, "needs-model": 1})
-        start = context.state.array_records[_KEPT]
+        start = cast("ArrayRecord", context.state[_KEPT])
         if "train-loss" in kept:
             return _reply(message, {**kept, **metrics}, arrays=start)
     else:
-        start = message.content.array_records["arrays"]
+        start = _arrays(message)
 
     training.use_threads(settings.threads)
     if settings.needs or trained is None:
@@ -185,10 +186,10 @@ def answer_cohort(messages: Sequence[Message], contexts: Sequence[Context]) -> l
     list of K Message, or None if they have to be answered one by one.
     """
     task = TaskConfig.from_run_config(contexts[0].run_config)
-    content, kind = messages[0].content, messages[0].metadata.message_type
+    kind = messages[0].metadata.message_type
     if kind not in (SKETCH, TRAIN):
         return None
-    config = content.config_records["config"]
+    config = _config(messages[0])
     settings = TrainSettings.read(config)
     if kind == SKETCH:
         handler, trains = _sketch, SketchSettings.read(config).trains(settings.needs)
@@ -204,7 +205,7 @@ def answer_cohort(messages: Sequence[Message], contexts: Sequence[Context]) -> l
 
     training.use_threads(settings.threads)
     rngs = [derive_rng(settings.seed, settings.round, client_name(c), "batches") for c in contexts]
-    trained = training.train_softmax_cohort(cohort, content.array_records["arrays"], settings, rngs)
+    trained = training.train_softmax_cohort(cohort, _arrays(messages[0]), settings, rngs)
     return [
         _answers(partial(handler, trained=own))(message, context)
         for message, context, own in zip(messages, contexts, trained, strict=True)
@@ -220,8 +221,8 @@ def evaluate(message: Message, context: Context) -> RecordDict:
 
     task = TaskConfig.from_run_config(context.run_config)
     data = local_data(context, task)
-    num_classes = cast("int", message.content.config_records["config"]["num-classes"])
-    arrays = message.content.array_records["arrays"]
+    num_classes = cast("int", _config(message)["num-classes"])
+    arrays = _arrays(message)
     model = training.load_model(task.model, num_classes, data, arrays)
     accuracy, loss = evaluate_model(model, data.x_test, data.y_test)
     return _reply(message, {"num-examples": len(data.y_test), "accuracy": accuracy, "loss": loss})
@@ -235,8 +236,16 @@ def _loss_metrics(per_example: NDArray[np.float64]) -> dict[str, float]:
 def _reply(
     message: Message, metrics: Mapping[str, MetricRecordValues], arrays: ArrayRecord | None = None
 ) -> RecordDict:
-    server_round = cast("int", message.content.config_records["config"]["round"])
-    content = RecordDict({"metrics": MetricRecord({**metrics, "round": server_round})})
+    server_round = cast("int", _config(message)["round"])
+    records: dict[str, Record] = {"metrics": metrics_of({**metrics, "round": server_round})}
     if arrays is not None:
-        content["arrays"] = arrays
-    return content
+        records["arrays"] = arrays
+    return content_of(records)
+
+
+def _config(message: Message) -> ConfigRecord:
+    return cast("ConfigRecord", message.content["config"])
+
+
+def _arrays(message: Message) -> ArrayRecord:
+    return cast("ArrayRecord", message.content["arrays"])

@@ -13,11 +13,9 @@ from itertools import count
 
 from flwr.app import (
     ArrayRecord,
-    ConfigRecord,
     Context,
     Error,
     Message,
-    MetricRecord,
     RecordDict,
 )
 from flwr.app.user_config import UserConfig
@@ -28,10 +26,11 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
+from strategies.records import Record, content_of
+
 __all__ = ["CohortHandler", "InlineGrid"]
 
 CohortHandler = Callable[[Sequence[Message], Sequence[Context]], list[Message] | None]
-Record = ArrayRecord | ConfigRecord | MetricRecord
 
 _RUN_ID = 1
 _TASK_ID = 1
@@ -221,21 +220,17 @@ def _are_alike(messages: Sequence[Message]) -> bool:
 
 def _with_content(message: Message, records: dict[str, Record]) -> Message:
     """Return the message with other content, past the checks that it has passed already."""
-    content = RecordDict()
-    content.__dict__["_data"] = records
     copy = Message.__new__(Message)
-    copy.__dict__.update(message.__dict__, _content=content)
+    copy.__dict__.update(message.__dict__, _content=content_of(records))
     return copy
 
 
 def _copy_context(context: Context) -> Context:
-    state = RecordDict()
-    state.__dict__["_data"] = _copied_records(context.state)
     return Context(
         run_id=context.run_id,
         node_id=context.node_id,
         node_config=dict(context.node_config),
-        state=state,
+        state=content_of(_copied_records(context.state)),
         run_config=dict(context.run_config),
     )
 
