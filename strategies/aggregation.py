@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, FedAvgM, Strategy
 from numpy.typing import NDArray
 
 from strategies.arrays import pack, view
 from strategies.messages import TrainReply
+from strategies.records import AggregationContent, metrics_of
 
 __all__ = ["aggregate", "announce"]
 
@@ -81,8 +82,7 @@ def aggregate(
         if coefficients is not None:
             arrays, weight = _move(model, arrays, len(replies) * coefficients[row]), 1.0
         # Flower demands one array record and the same metrics in every reply.
-        metrics = MetricRecord({"num-examples": weight})
-        message.content = RecordDict({"arrays": arrays, "metrics": metrics})
+        message.content = AggregationContent(arrays, metrics_of({"num-examples": weight}))
         messages.append(message)
     aggregated = aggregator.aggregate_train(server_round, messages)[0]
     if aggregated is None:
