@@ -57,21 +57,19 @@ def test_the_files_are_those_of_the_design(tmp_path: Path) -> None:
 
 def test_a_round_has_the_keys_of_the_design(tmp_path: Path) -> None:
     (line,) = lines(write(in_folder(tmp_path / "run"), range(1, 2)))
-    assert set(line) == set(
-        [
-            "round",
-            "eligible",
-            "sketched",
-            "selected",
-            "replied",
-            "failed",
-            "scores",
-            "bytes-down",
-            "bytes-up",
-            "seconds",
-            "metrics",
-        ]
-    )
+    assert set(line) == {
+        "round",
+        "eligible",
+        "sketched",
+        "selected",
+        "replied",
+        "failed",
+        "scores",
+        "bytes-down",
+        "bytes-up",
+        "seconds",
+        "metrics",
+    }
 
 
 def test_without_a_name_it_is_a_new_folder_under_runs(
