@@ -86,6 +86,7 @@ def run(
 
         config = with_absolute_paths(RunConfig.parse(parse_overrides(values or [])))
         if engine is Engine.ray:
+            _tell("starting Flower and Ray, which takes 10 to 20 seconds")
             run_ray(config, clients, cpus=cpus, tell=_tell)
         else:
             run_inline(config, clients, tell=_tell)
