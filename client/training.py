@@ -191,16 +191,22 @@ def _softmax_step(
 def first_gradient(
     model: nn.Module, data: ClientData, settings: TrainSettings, rng: np.random.Generator
 ) -> tuple[Arrays, float]:
-    """Return the gradient on the first mini-batch that `train` would draw, and its loss."""
+    """Return the gradient on the first mini-batch that `train` would draw, and its loss.
+
+    The gradient has an entry for every floating-point array of the model, 0 for buffers.
+    """
     x, y = torch.from_numpy(data.x_train), torch.from_numpy(data.y_train)
     rows = torch.from_numpy(next(_batches(len(y), settings.batch_size, 1, rng)))
     model.train()
     model.zero_grad()
     loss = nn.functional.cross_entropy(model(x[rows]), y[rows])
     loss.backward()  # type: ignore[no-untyped-call]
+    gradients = {n: p.grad for n, p in model.named_parameters(remove_duplicate=False)}
+    # Buffers, such as running means, have none; a sketch covers every floating-point array.
     gradient = {
-        name: np.zeros(tuple(p.shape), np.float32) if p.grad is None else p.grad.numpy().copy()
-        for name, p in model.named_parameters()
+        name: np.zeros_like(value) if (own := gradients.get(name)) is None else own.numpy().copy()
+        for name, value in get_weights(model).items()
+        if np.issubdtype(value.dtype, np.floating)
     }
     model.zero_grad()
     return gradient, loss.item()

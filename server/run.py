@@ -18,6 +18,7 @@ from server.progress import byte_text, progress_line
 from server.run_folder import RunFolder
 from strategies import RoundRecord, TooFewClientsError
 from strategies.arrays import pack, view
+from strategies.messages import float_shapes
 from tasks.data import TestData, load_test_data
 from tasks.learning import evaluate, get_weights, set_weights
 from tasks.models import build_model
@@ -65,10 +66,14 @@ def run(
     except ValueError as error:
         raise RunAborted(str(error)) from error
     strategy = build_strategy(config, wait=wait)
+    arrays = pack(get_weights(model))
+    try:
+        config.sketch().sizes(float_shapes(arrays))
+    except ValueError as error:
+        raise RunAborted(f"sketch-layers = {config.sketch_layers!r}: {error}") from error
 
     with RunFolder(config, facts) as folder, _flower_speaks_up_only_to_warn():
         first_round = 1
-        arrays = pack(get_weights(model))
         if folder.checkpoint is not None:
             arrays, first_round = folder.checkpoint.model, folder.checkpoint.round + 1
             strategy.load_state_dict(folder.checkpoint.state)

@@ -64,7 +64,7 @@ class RunFolder:
             )
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            (self.path / "config.toml").write_text(tomli_w.dumps(values), encoding="utf-8")
+            _write_text(self.path / "config.toml", tomli_w.dumps(values))
             if rounds.exists():
                 self._cut(rounds)
             self._lines = rounds.open("a", encoding="utf-8")
@@ -117,7 +117,10 @@ class RunFolder:
     def _resume(self, values: Mapping[str, Any]) -> Checkpoint | None:
         if values["resume"] != "auto":
             return None
-        before = load_run(self.path).config
+        try:
+            before = load_run(self.path).config
+        except ValueError as error:
+            raise RunFolderError(f"cannot go on with the run: {error}") from error
         for key, value in values.items():
             if key not in _MAY_CHANGE and before.get(key) != value:
                 raise ConfigError(
@@ -130,12 +133,16 @@ class RunFolder:
         """Drop the rounds after the checkpoint: they are run again, with the same outcome."""
         done = self.checkpoint.round if self.checkpoint else 0
         kept = [line for line in load_run(self.path).rounds if line["round"] <= done]
-        text = "".join(json.dumps(line) + "\n" for line in kept)
-        partial = rounds.with_suffix(".partial")
-        partial.write_text(text, encoding="utf-8")
-        os.replace(partial, rounds)
+        _write_text(rounds, "".join(json.dumps(line) + "\n" for line in kept))
         self._written = done
 
     def _failure(self, error: OSError) -> RunFolderError:
         safe = f"rounds 1 to {self._written} are safe" if self._written else "no round was lost"
         return RunFolderError(f"cannot write {self.path}: {error.strerror or error}; {safe}")
+
+
+def _write_text(file: Path, text: str) -> None:
+    """Write a file whole or not at all: a full disk leaves the one that was there."""
+    partial = file.with_suffix(".partial")
+    partial.write_text(text, encoding="utf-8")
+    os.replace(partial, file)

@@ -421,7 +421,8 @@ class TwoPhaseStrategy(Strategy):
             if time.monotonic() >= end:
                 raise TooFewClientsError(
                     f"{self.min_clients} clients are needed (clients-per-round = "
-                    f"{self.clients_per_round}), {connected} are connected after {self.wait:g} s"
+                    f"{self.clients_per_round}), {connected} are connected after {self.wait:g} s; "
+                    f"allowed is at most {connected}"
                 )
             time.sleep(pause)
             pause = min(1.0, 1.5 * pause)

@@ -9,6 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+__all__ = ["Candidates", "FloatArray", "Selection", "Selector"]
+
 FloatArray = NDArray[np.float64] | NDArray[np.float32]
 
 

@@ -637,13 +637,14 @@ AGGREGATORS: dict[str, Callable[[], Strategy]] = {
     "multikrum": lambda: flower.MultiKrum(num_malicious_nodes=1, num_nodes_to_select=4),
     "bulyan": lambda: flower.Bulyan(num_malicious_nodes=0),
 }
+STATEFUL = ("fedavgm", "fedadam", "fedadagrad", "fedyogi")
 
 
 @pytest.mark.parametrize("name", AGGREGATORS)
 def test_every_aggregator_gives_flowers_own_aggregate(name: str) -> None:
     reference: Any = AGGREGATORS[name]()
     reference.fraction_train = 0.0
-    outcome = run(sckm(clients_per_round=5, aggregator=AGGREGATORS[name]()), rounds=3)
+    outcome = run(sckm(clients_per_round=5, aggregator=AGGREGATORS[name]()), rounds=2)
     model = stub_model()
     for record, found in zip(outcome.records, outcome.models, strict=True):
         assert record.skipped is None, record.failed
@@ -670,7 +671,7 @@ def test_every_aggregator_gives_flowers_own_aggregate(name: str) -> None:
         model = found
 
 
-@pytest.mark.parametrize("name", ["fedavgm", "fedadam", "fedadagrad", "fedyogi"])
+@pytest.mark.parametrize("name", STATEFUL)
 def test_a_skipped_round_leaves_the_server_optimiser_as_it_was(name: str) -> None:
     def fails_in_2(kind: str, message: Message, content: RecordDict) -> RecordDict:
         return raises(message, content) if kind == "train" and turn_of(message) == 2 else content
@@ -778,7 +779,8 @@ def test_too_few_clients_are_told_in_one_line() -> None:
     with pytest.raises(TooFewClientsError) as error:
         run(sckm(clients_per_round=CLIENTS + 1, wait=0.0))
     assert str(error.value) == (
-        "7 clients are needed (clients-per-round = 7), 6 are connected after 0 s"
+        "7 clients are needed (clients-per-round = 7), 6 are connected after 0 s; "
+        "allowed is at most 6"
     )
 
 
@@ -815,10 +817,10 @@ def test_a_busy_client_is_left_out_and_named() -> None:
         lambda: RoundRobin(clients_per_round=2),
         *(
             (lambda build=build: Uniform(clients_per_round=5, aggregator=build()))
-            for build in AGGREGATORS.values()
+            for build in map(AGGREGATORS.__getitem__, STATEFUL)
         ),
     ],
-    ids=["sckm", "cluster", "adcs", "uniform", "round-robin", *AGGREGATORS],
+    ids=["sckm", "cluster", "adcs", "uniform", "round-robin", *STATEFUL],
 )
 def test_a_strategy_restored_goes_on_as_if_unbroken(build: Callable[[], TwoPhaseStrategy]) -> None:
     whole = run(build(), rounds=6)
