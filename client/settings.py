@@ -68,3 +68,7 @@ class SketchSettings:
             keep=values["keep"],
             train_needs=frozenset(values["train-needs"]),
         )
+
+    def trains(self, needs: frozenset[str]) -> bool:
+        """Whether the answer takes the local steps; one mini-batch's loss alone does not."""
+        return self.of == "update" and not needs.isdisjoint({"sketch", "norm"})

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -19,13 +20,31 @@ from tasks.learning import get_weights, logits, set_weights
 from tasks.models import build_model
 
 __all__ = [
+    "Trained",
     "first_gradient",
     "load_model",
     "losses",
-    "read_model",
     "train",
+    "train_softmax_cohort",
     "use_threads",
 ]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A model after the local steps, and losses of mini-batches, each before its step.
+
+    Attributes
+    ----------
+    arrays : ArrayRecord
+        The model's weights and buffers.
+    loss, first_loss : float
+        Mean over all mini-batches, and of the first.
+    """
+
+    arrays: ArrayRecord
+    loss: float
+    first_loss: float
 
 
 def use_threads(count: int) -> None:
@@ -58,15 +77,10 @@ def load_model(name: str, num_classes: int, data: ClientData, arrays: ArrayRecor
     return model
 
 
-def read_model(model: nn.Module) -> ArrayRecord:
-    """Return the model's weights and buffers."""
-    return pack(get_weights(model))
-
-
 def train(
     model: nn.Module, data: ClientData, settings: TrainSettings, rng: np.random.Generator
-) -> tuple[float, float]:
-    """Run the local steps of plain SGD in place.
+) -> Trained:
+    """Run the local steps of plain SGD.
 
     Batches are drawn without replacement, a fresh shuffle whenever the examples run out; the last
     batch before a shuffle may be smaller.
@@ -82,22 +96,96 @@ def train(
     rng : Generator
         Draws the batches.
 
-    Returns
-    -------
-    (float, float)
-        Mean loss over the mini-batches, and the loss on the first one before any step.
     """
     x, y = torch.from_numpy(data.x_train), torch.from_numpy(data.y_train)
-    optimiser = torch.optim.SGD(model.parameters(), lr=settings.learning_rate)
+    parameters = list(model.parameters())
     model.train()
     batch_losses = []
     for rows in _batches(len(y), settings.batch_size, settings.local_steps, rng):
-        optimiser.zero_grad()
-        loss = nn.functional.cross_entropy(model(x[rows]), y[rows])
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
+        batch = torch.from_numpy(rows)
+        loss = nn.functional.cross_entropy(model(x[batch]), y[batch])
+        gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+        with torch.no_grad():
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                if gradient is not None:
+                    parameter.sub_(gradient, alpha=settings.learning_rate)
         batch_losses.append(loss.item())
-    return float(np.mean(batch_losses)), batch_losses[0]
+    return Trained(pack(get_weights(model)), float(np.mean(batch_losses)), batch_losses[0])
+
+
+def train_softmax_cohort(
+    cohort: Sequence[ClientData],
+    arrays: ArrayRecord,
+    settings: TrainSettings,
+    rngs: Sequence[np.random.Generator],
+) -> list[Trained]:
+    """Train softmax regression for several clients in one batched computation.
+
+    Equals `train` on each client within float32 rounding: products are summed in another order.
+
+    Parameters
+    ----------
+    cohort : sequence of K ClientData
+        The clients' training data.
+    arrays : ArrayRecord
+        The model all start from: a weight of shape (C, d) and a bias of shape (C,).
+    settings : TrainSettings
+        Local steps, batch size, learning rate.
+    rngs : sequence of K Generator
+        Draw each client's batches.
+    """
+    names, (weight, bias) = list(arrays), (torch.from_numpy(view(a)) for a in arrays.values())
+    weights, biases = (start.expand(len(cohort), *start.shape).clone() for start in (weight, bias))
+    rows = [
+        list(_batches(len(data.y_train), settings.batch_size, settings.local_steps, rng))
+        for data, rng in zip(cohort, rngs, strict=True)
+    ]
+    batch_losses = np.empty((len(cohort), settings.local_steps))
+    for step in range(settings.local_steps):
+        x, residuals, losses = _softmax_step(
+            cohort, [batches[step] for batches in rows], weights, biases
+        )
+        # The gradient of the mean cross-entropy: residuals are its derivative by the logits.
+        weights.baddbmm_(residuals.transpose(1, 2), x, alpha=-settings.learning_rate)
+        biases.sub_(residuals.sum(dim=1), alpha=settings.learning_rate)
+        batch_losses[:, step] = losses
+    return [
+        Trained(
+            pack(dict(zip(names, trained, strict=True))),
+            float(batch_losses[row].mean()),
+            float(batch_losses[row, 0]),
+        )
+        for row, trained in enumerate(zip(weights.numpy(), biases.numpy(), strict=True))
+    ]
+
+
+def _softmax_step(
+    cohort: Sequence[ClientData],
+    rows: Sequence[NDArray[np.int64]],
+    weights: torch.Tensor,
+    biases: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor, NDArray[np.float32]]:
+    """Return one mini-batch of each client, what it derives by the logits, and its mean loss.
+
+    Shapes (K, b, d), (K, b, C) and (K,). Shorter batches are padded to the longest, b, with rows
+    that weigh nothing.
+    """
+    sizes = [len(own) for own in rows]
+    x = np.zeros((len(cohort), max(sizes), weights.shape[2]), np.float32)
+    y = np.zeros(x.shape[:2], np.int64)
+    share = np.zeros(x.shape[:2], np.float32)
+    for k, (data, own, size) in enumerate(zip(cohort, rows, sizes, strict=True)):
+        x[k, :size] = data.x_train.reshape(len(data.x_train), -1)[own]
+        y[k, :size] = data.y_train[own]
+        share[k, :size] = 1 / size
+    inputs, labels, shares = torch.from_numpy(x), torch.from_numpy(y), torch.from_numpy(share)
+    labels, shares = labels.unsqueeze(2), shares.unsqueeze(2)
+    logits = torch.baddbmm(biases.unsqueeze(1), inputs, weights.transpose(1, 2))
+    log_shares = torch.log_softmax(logits, dim=2)
+    losses = -(log_shares.gather(2, labels) * shares).sum(dim=(1, 2))
+    residuals = log_shares.exp_()
+    residuals.scatter_add_(2, labels, torch.full_like(shares, -1.0))
+    return inputs, residuals.mul_(shares), losses.numpy()
 
 
 def first_gradient(
@@ -108,7 +196,7 @@ def first_gradient(
     The gradient has an entry for every floating-point array of the model, 0 for buffers.
     """
     x, y = torch.from_numpy(data.x_train), torch.from_numpy(data.y_train)
-    rows = next(_batches(len(y), settings.batch_size, 1, rng))
+    rows = torch.from_numpy(next(_batches(len(y), settings.batch_size, 1, rng)))
     model.train()
     model.zero_grad()
     loss = nn.functional.cross_entropy(model(x[rows]), y[rows])
@@ -133,11 +221,11 @@ def losses(model: nn.Module, data: ClientData) -> NDArray[np.float64]:
 
 def _batches(
     examples: int, batch_size: int, steps: int, rng: np.random.Generator
-) -> Iterator[torch.Tensor]:
+) -> Iterator[NDArray[np.int64]]:
     order = rng.permutation(examples)
     start = 0
     for _ in range(steps):
         if start >= examples:
             order, start = rng.permutation(examples), 0
-        yield torch.from_numpy(order[start : start + batch_size])
+        yield order[start : start + batch_size]
         start += batch_size

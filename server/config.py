@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from server.errors import UserError
 from strategies.sketch import SketchSpec
@@ -70,10 +71,10 @@ def _one_of(*names: str, or_function: bool = False) -> _Rule:
 
 
 def _at_least(least: float) -> _Rule:
-    return _Rule(f"at least {least:g}, and finite", lambda value: least <= value < math.inf)
+    return _Rule(f"at least {least:g}", lambda value: least <= value < math.inf)
 
 
-_ABOVE_0 = _Rule("above 0, and finite", lambda value: 0 < value < math.inf)
+_ABOVE_0 = _Rule("above 0", lambda value: 0 < value < math.inf)
 _ABOVE_1 = _Rule("above 1", lambda value: value > 1)
 _SHARE = _Rule("in [0, 1]", lambda value: 0 <= value <= 1)
 _POSITIVE_SHARE = _Rule("in (0, 1]", lambda value: 0 < value <= 1)
@@ -90,7 +91,7 @@ class RunConfig:
     """Everything a run depends on, one field per run-config key (`clients-per-round` and so on).
 
     `parse` reads Flower's run config; `to_run_config` is its inverse. The fields' meanings are in
-    their metadata, from which `docs/configuration.md` is made.
+    their metadata, from which `muster keys` and `docs/configuration.md` are made.
     """
 
     strategy: str = _key("sckm-select", _one_of(*STRATEGIES), "how the cohort is picked")
@@ -169,6 +170,17 @@ class RunConfig:
     out: str = _key("", _ANY, "folder for the results; empty: a new one under runs/")
 
     @classmethod
+    def described(cls) -> list[tuple[str, Scalar, str, str]]:
+        """Return key, default, what is allowed and meaning of each field, in order."""
+        rows: list[tuple[str, Scalar, str, str]] = []
+        for spec in dataclasses.fields(cls):
+            rule = "true or false" if spec.type == "bool" else spec.metadata["rule"].allowed
+            key = spec.name.replace("_", "-")
+            default = cast("Scalar", spec.default)
+            rows.append((key, default, rule, spec.metadata["meaning"]))
+        return rows
+
+    @classmethod
     def parse(cls, values: Mapping[str, Scalar]) -> RunConfig:
         """Read and check a run config; keys left out have their defaults.
 
@@ -181,7 +193,11 @@ class RunConfig:
         checked: dict[str, Any] = {}
         for key, value in values.items():
             if key not in fields:
-                raise ConfigError(f"{key}: unknown key; allowed are {', '.join(fields)}")
+                near = difflib.get_close_matches(key, fields, n=1)
+                hint = f"did you mean {near[0]}? " if near else ""
+                raise ConfigError(
+                    f"{key} = {value!r}: unknown key; {hint}allowed are {', '.join(fields)}"
+                )
             checked[fields[key].name] = _checked(key, value, fields[key])
         config = cls(**checked)
         config._check_together()
@@ -228,7 +244,8 @@ def _checked(key: str, value: object, spec: dataclasses.Field[Any]) -> Scalar:
     if isinstance(value, float) and math.isnan(value):
         raise ConfigError(f"{key} = nan: must be a number {rule.allowed}")
     if not rule.holds(value):
-        raise ConfigError(f"{key} = {value!r}: must be {rule.allowed}")
+        finite = " and finite" if value == math.inf else ""
+        raise ConfigError(f"{key} = {value!r}: must be {rule.allowed}{finite}")
     assert isinstance(value, bool | int | float | str)
     return value
 

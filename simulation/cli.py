@@ -86,6 +86,7 @@ def run(
 
         config = with_absolute_paths(RunConfig.parse(parse_overrides(values or [])))
         if engine is Engine.ray:
+            _tell("starting Flower and Ray, which takes 10 to 20 seconds")
             run_ray(config, clients, cpus=cpus, tell=_tell)
         else:
             run_inline(config, clients, tell=_tell)
@@ -153,6 +154,23 @@ def compare(
             _show(_load(finished), folder, target)
         if failed:
             _fail(f"{len(failed)} of {len(jobs)} runs failed; the same command tries them again")
+
+
+@app.command(short_help="List the run-config keys.")
+def keys(
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="As the table in docs/configuration.md.")
+    ] = False,
+) -> None:
+    """List every run-config key: default, what is allowed, what it means."""
+    from server.config import RunConfig
+
+    for key, default, allowed, meaning in RunConfig.described():
+        value = str(default).lower() if isinstance(default, bool) else repr(default)
+        if markdown:
+            _tell(f"| `{key}` | `{value}` | {allowed} | {meaning} |")
+        else:
+            _tell(f"{key} = {value}\n    {meaning}; {allowed}")
 
 
 @app.command(short_help="Write one HTML page from any runs.")

@@ -8,7 +8,7 @@ sees what another does to a record.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 
 from flwr.app import (
@@ -26,7 +26,11 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
-__all__ = ["InlineGrid"]
+from strategies.records import Record, content_of
+
+__all__ = ["CohortHandler", "InlineGrid"]
+
+CohortHandler = Callable[[Sequence[Message], Sequence[Context]], list[Message] | None]
 
 _RUN_ID = 1
 _TASK_ID = 1
@@ -49,6 +53,9 @@ class InlineGrid(Grid):
         The run config every client sees.
     node_ids : sequence of int, optional
         The clients' node ids; by default consecutive.
+    answer_cohort : callable, optional
+        Answers several messages at once that differ in nothing but the node they go to, or returns
+        None to have them answered one by one. It must equal the ClientApp's handlers.
 
     Raises
     ------
@@ -63,6 +70,7 @@ class InlineGrid(Grid):
         *,
         run_config: UserConfig | None = None,
         node_ids: Sequence[int] | None = None,
+        answer_cohort: CohortHandler | None = None,
     ) -> None:
         """Give every client its context."""
         if num_clients < 1:
@@ -72,6 +80,7 @@ class InlineGrid(Grid):
         if len(set(node_ids)) != num_clients or len(node_ids) != num_clients:
             raise ValueError(f"node_ids: must be {num_clients} distinct numbers, one per client")
         self._app = client_app
+        self._answer_cohort = answer_cohort
         self._run = Run.create_empty(_RUN_ID)
         self._contexts = {
             node_id: Context(
@@ -122,21 +131,29 @@ class InlineGrid(Grid):
             If a message is a reply.
         """
         ids = []
+        # Copied now, for the sender may go on to change its records; a record that many messages
+        # share is copied once.
+        copies: dict[int, Record] = {}
         for message in messages:
             if message.metadata.reply_to_message_id:
                 raise ValueError("a reply cannot be pushed")
             if message.metadata.dst_node_id in self._contexts:
                 message_id = self._label(message)
-                # Copied now: the sender may go on to change its record.
-                self._pending[message_id] = _copy_message(message)
+                records = {
+                    name: copies.get(id(record)) or copies.setdefault(id(record), _copied(record))
+                    for name, record in message.content.items()
+                }
+                self._pending[message_id] = _with_content(message, records)
                 ids.append(message_id)
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """Have the clients work on the messages named, and return their replies."""
         pending = [self._pending.pop(i) for i in message_ids if i in self._pending]
-        replies = [self._answer(message) for message in pending]
-        return [reply for reply in replies if reply is not None]
+        replies = self._answer_together(pending)
+        if replies is None:
+            replies = [reply for message in pending if (reply := self._answer(message))]
+        return replies
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
@@ -144,18 +161,35 @@ class InlineGrid(Grid):
         """Push messages and pull the replies; a timeout has no effect."""
         return self.pull_messages(self.push_messages(messages))
 
+    def _answer_together(self, messages: Sequence[Message]) -> list[Message] | None:
+        if self._answer_cohort is None or len(messages) < 2 or not _are_alike(messages):
+            return None
+        nodes = [message.metadata.dst_node_id for message in messages]
+        if len(set(nodes)) < len(nodes):
+            return None
+        contexts = [_copy_context(self._contexts[node]) for node in nodes]
+        replies = self._answer_cohort(messages, contexts)
+        if replies is None:
+            return None
+        self._contexts.update(zip(nodes, contexts, strict=True))
+        return [self._sent(reply) for reply in replies]
+
     def _answer(self, message: Message) -> Message | None:
-        kept = self._contexts[message.metadata.dst_node_id]
-        context = _copy_context(kept)
+        context = _copy_context(self._contexts[message.metadata.dst_node_id])
+        received = _with_content(message, _copied_records(message.content))
         try:
-            reply = self._app(message, context)
+            reply = self._app(received, context)
         except Exception as error:  # whatever a client does wrong is its reply
             return self._error(message, error)
         self._contexts[message.metadata.dst_node_id] = context
-        if reply is None:
-            return None
+        return None if reply is None else self._sent(reply)
+
+    def _sent(self, reply: Message) -> Message:
+        """Return a client's reply as the server gets it."""
         self._label(reply)
-        return _copy_message(reply)
+        if reply.has_error():
+            return reply
+        return _with_content(reply, _copied_records(reply.content))
 
     def _error(self, message: Message, error: Exception) -> Message:
         """Return the reply Flower's Ray backend makes of an exception."""
@@ -172,13 +206,22 @@ class InlineGrid(Grid):
         return message_id
 
 
-def _copy_message(message: Message) -> Message:
-    """Return the message with records of its own. The metadata cannot be changed."""
-    if message.has_error():
-        return message
+def _are_alike(messages: Sequence[Message]) -> bool:
+    """Whether all messages are of one type and carry the same record objects."""
+    first = messages[0]
+    kind, records = first.metadata.message_type, first.content
+    return all(
+        message.metadata.message_type == kind
+        and message.content.keys() == records.keys()
+        and all(message.content[name] is record for name, record in records.items())
+        for message in messages
+    )
+
+
+def _with_content(message: Message, records: dict[str, Record]) -> Message:
+    """Return the message with other content, past the checks that it has passed already."""
     copy = Message.__new__(Message)
-    copy.__dict__.update(message.__dict__)
-    copy.__dict__["_content"] = _copy_records(message.content)
+    copy.__dict__.update(message.__dict__, _content=content_of(records))
     return copy
 
 
@@ -187,18 +230,19 @@ def _copy_context(context: Context) -> Context:
         run_id=context.run_id,
         node_id=context.node_id,
         node_config=dict(context.node_config),
-        state=_copy_records(context.state),
+        state=content_of(_copied_records(context.state)),
         run_config=dict(context.run_config),
     )
 
 
-def _copy_records(records: RecordDict) -> RecordDict:
-    copy = records.copy()
-    for name, record in records.items():
-        # An Array's bytes are immutable, a list in a ConfigRecord or MetricRecord is not.
-        copied = record.copy()
-        if not isinstance(record, ArrayRecord):
-            values = copied.__dict__["_data"]
-            values.update({k: v.copy() for k, v in values.items() if isinstance(v, list)})
-        copy[name] = copied
+def _copied_records(records: RecordDict) -> dict[str, Record]:
+    return {name: _copied(record) for name, record in records.items()}
+
+
+def _copied(record: Record) -> Record:
+    """Return a copy that shares only what cannot be changed: an Array's bytes, numbers, texts."""
+    copy = record.copy()
+    if not isinstance(record, ArrayRecord):
+        values = copy.__dict__["_data"]
+        values.update({k: v.copy() for k, v in values.items() if isinstance(v, list)})
     return copy

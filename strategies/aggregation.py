@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, FedAvgM, Strategy
 from numpy.typing import NDArray
 
 from strategies.arrays import pack, view
 from strategies.messages import TrainReply
+from strategies.records import AggregationContent, metrics_of
 
 __all__ = ["aggregate", "announce"]
 
@@ -81,22 +82,20 @@ def aggregate(
         if coefficients is not None:
             arrays, weight = _move(model, arrays, len(replies) * coefficients[row]), 1.0
         # Flower demands one array record and the same metrics in every reply.
-        metrics = MetricRecord({"num-examples": weight})
-        message.content = RecordDict({"arrays": arrays, "metrics": metrics})
+        message.content = AggregationContent(arrays, metrics_of({"num-examples": weight}))
         messages.append(message)
-    new = aggregator.aggregate_train(server_round, messages)[0]
+    aggregated = aggregator.aggregate_train(server_round, messages)[0]
+    if aggregated is None:
+        return None
     # Decoded once here, not by everyone who reads the new model.
-    return None if new is None else pack(_as_typed(new, model))
+    return pack({n: _as_type(array.numpy(), model[n].dtype) for n, array in aggregated.items()})
 
 
-def _as_typed(arrays: ArrayRecord, model: ArrayRecord) -> dict[str, NDArray[Any]]:
-    typed = {}
-    for name, array in arrays.items():
-        value, kind = array.numpy(), np.dtype(model[name].dtype)
-        if np.issubdtype(kind, np.integer):
-            value = np.rint(value)
-        typed[name] = np.asarray(value, dtype=kind)
-    return typed
+def _as_type(values: NDArray[Any], dtype: str) -> NDArray[Any]:
+    kind = np.dtype(dtype)
+    if np.issubdtype(kind, np.integer):
+        values = np.rint(values)
+    return np.asarray(values, dtype=kind)
 
 
 def _move(model: ArrayRecord, arrays: ArrayRecord, factor: float) -> ArrayRecord:

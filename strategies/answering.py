@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any, cast
 
 import numpy as np
-from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Message, RecordDict
 
 from strategies.arrays import pack
 from strategies.messages import Arrays
+from strategies.records import Record, config_of, content_of, metrics_of
 from strategies.sketch import SketchSpec
 
 __all__ = ["answer_roll_call"]
@@ -48,10 +49,10 @@ def answer_roll_call(
     ValueError
         If the message asks for something that was not given.
     """
-    config = cast("dict[str, Any]", message.content.config_records["config"])
+    config = cast("dict[str, Any]", message.content["config"])
     needs = set(config.get("needs", ()))  # a `query.name` message has none
     metrics: dict[str, float] = {"round": config["round"], "num-examples": examples}
-    content = RecordDict({"client": ConfigRecord({"name": name})})
+    records: dict[str, Record] = {"client": config_of({"name": name})}
     if needs & {"loss", "batch-loss"}:
         if loss is None:
             raise ValueError("the roll call asks for the loss")
@@ -70,6 +71,6 @@ def answer_roll_call(
                 seed=config["sketch-seed"],
             )
             values = spec.apply(config["round"], update)
-            content["sketch"] = pack({"values": values})
-    content["metrics"] = MetricRecord({**metrics})
-    return content
+            records["sketch"] = pack({"values": values})
+    records["metrics"] = metrics_of(metrics)
+    return content_of(records)

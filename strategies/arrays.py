@@ -74,8 +74,7 @@ def held(values: NDArray[Any]) -> Array:
 def pack(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
     """Return a record of copies of the arrays."""
     record = ArrayRecord()
-    for name, values in arrays.items():
-        record[name] = held(values)
+    record.__dict__["_data"] = {name: held(values) for name, values in arrays.items()}
     return record
 
 

@@ -25,6 +25,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from numpy.typing import NDArray
 
 from strategies.arrays import array_bytes, view
+from strategies.records import find
 
 __all__ = [
     "EVALUATE",
@@ -103,7 +104,7 @@ def client_name(reply: Message) -> str:
     ReplyError
         If the reply has none.
     """
-    record = reply.content.config_records.get("client", ConfigRecord())
+    record = find(reply.content, "client", ConfigRecord) or ConfigRecord()
     name = record.get("name")
     if not isinstance(name, str) or not name:
         raise ReplyError("the reply does not name its client")
@@ -128,7 +129,9 @@ def number(metrics: MetricRecord, key: str, *, least: float = 0.0) -> float:
 
 def wants_model(reply: Message) -> bool:
     """Whether a client answers that it no longer holds what it kept from phase 1."""
-    return bool(reply.content.metric_records.get("metrics", MetricRecord()).get("needs-model", 0))
+    return bool(
+        (find(reply.content, "metrics", MetricRecord) or MetricRecord()).get("needs-model", 0)
+    )
 
 
 def read_sketch(
@@ -144,7 +147,7 @@ def read_sketch(
     metrics = _metrics(reply, server_round)
     sketch = np.empty(0, dtype=np.float32)
     if "sketch" in needs:
-        array = reply.content.array_records.get("sketch", ArrayRecord()).get("values")
+        array = (find(reply.content, "sketch", ArrayRecord) or ArrayRecord()).get("values")
         if array is None:
             raise ReplyError("the reply has no sketch")
         if array.dtype != "float32" or tuple(array.shape) != (entries,):
@@ -177,7 +180,7 @@ def read_trained(
         or hold NaN or infinity.
     """
     metrics = _metrics(reply, server_round, echoed=False)
-    arrays = reply.content.array_records.get("arrays")
+    arrays = find(reply.content, "arrays", ArrayRecord)
     if arrays is None:
         raise ReplyError("the reply has no model")
     if arrays.keys() != model.keys():
@@ -212,7 +215,7 @@ def _size(value: object) -> int:
 
 
 def _metrics(reply: Message, server_round: int, *, echoed: bool = True) -> MetricRecord:
-    metrics = reply.content.metric_records.get("metrics")
+    metrics = find(reply.content, "metrics", MetricRecord)
     if metrics is None:
         raise ReplyError("the reply has no metrics")
     if (echoed or "round" in metrics) and metrics.get("round") != server_round:

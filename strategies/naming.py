@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 __all__ = ["natural_key"]
 
 _NUMBER = re.compile(r"(\d+)")
 
 
+@lru_cache(maxsize=1 << 17)  # the same names are sorted several times a round
 def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:
     """Return a sort key that orders the numbers in a name as numbers: `"c2"` before `"c10"`."""
     return tuple(

@@ -10,7 +10,7 @@ from logging import INFO
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.app.typing import MetricRecordValues
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result, Strategy
@@ -37,6 +37,7 @@ from strategies.messages import (
 from strategies.naming import natural_key
 from strategies.randomness import derive_rng
 from strategies.record import Feedback, RoundRecord
+from strategies.records import content_of, find
 from strategies.roll_call import everyone, outliers, tabulate
 from strategies.roster import Pool, Roster
 from strategies.selection.types import Candidates, Selection, Selector
@@ -169,6 +170,7 @@ class TwoPhaseStrategy(Strategy):
         self._record = RoundRecord(0)
         self._model = ArrayRecord()
         self._config = ConfigRecord()
+        self._train_configs: dict[bool, ConfigRecord] = {}
         self._selection = Selection(np.empty(0, dtype=np.int64))
         self._names: tuple[str, ...] = ()
         self._holders: frozenset[str] = frozenset()
@@ -247,6 +249,7 @@ class TwoPhaseStrategy(Strategy):
         self._holders = frozenset()
         self._select_nobody()
         self._config = ConfigRecord({**config, "round": server_round, "seed": self.seed})
+        self._train_configs = {}
         announce(self.aggregator, server_round, arrays, self._config, grid)
 
         nodes = self._free_nodes(grid)
@@ -418,7 +421,8 @@ class TwoPhaseStrategy(Strategy):
             if time.monotonic() >= end:
                 raise TooFewClientsError(
                     f"{self.min_clients} clients are needed (clients-per-round = "
-                    f"{self.clients_per_round}), {connected} are connected after {self.wait:g} s"
+                    f"{self.clients_per_round}), {connected} are connected after {self.wait:g} s; "
+                    f"allowed is at most {connected}"
                 )
             time.sleep(pause)
             pause = min(1.0, 1.5 * pause)
@@ -449,7 +453,7 @@ class TwoPhaseStrategy(Strategy):
         learned = []
         for node, reply in answers.replies.items():
             try:
-                metrics = reply.content.metric_records.get("metrics", MetricRecord())
+                metrics = find(reply.content, "metrics", MetricRecord) or MetricRecord()
                 examples = int(number(metrics, "num-examples", least=1))
                 name = client_name(reply)
             except ReplyError as error:
@@ -556,10 +560,11 @@ class TwoPhaseStrategy(Strategy):
 
     def _training_message(self, node: int, *, with_model: bool = False) -> Message:
         kept = self._roster.name(node) in self._holders and not with_model
-        needs = sorted(self.train_needs)
-        parts: dict[str, ArrayRecord | ConfigRecord] = {
-            "config": ConfigRecord({**self._config, "needs": needs, "kept": kept})
-        }
+        if kept not in self._train_configs:
+            needs = sorted(self.train_needs)
+            config = ConfigRecord({**self._config, "needs": needs, "kept": kept})
+            self._train_configs[kept] = config
+        parts: dict[str, ArrayRecord | ConfigRecord] = {"config": self._train_configs[kept]}
         if not kept:
             parts["arrays"] = self._model
         return self._message(node, TRAIN, parts)
@@ -678,7 +683,7 @@ class TwoPhaseStrategy(Strategy):
 
     def _message(self, node: int, kind: str, parts: Parts) -> Message:
         # Each message has a RecordDict of its own; the records in it are shared and never changed.
-        return self._exchange.message(RecordDict(dict(parts)), node, kind, self._record.round)
+        return self._exchange.message(content_of(parts), node, kind, self._record.round)
 
     def _send(self, grid: Grid, messages: Sequence[Message], phase: str, *, quorum: int) -> Answers:
         """Exchange messages; note bytes, seconds and failures under the phase's name."""

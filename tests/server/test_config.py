@@ -56,7 +56,9 @@ def refused(values: dict[str, Any]) -> str:
 
 def test_an_unknown_key_is_named_beside_all_that_are_known() -> None:
     text = refused({"clients-per-rund": 3})
-    assert text.startswith("clients-per-rund: unknown key; allowed are ")
+    assert text.startswith(
+        "clients-per-rund = 3: unknown key; did you mean clients-per-round? allowed are "
+    )
     assert set(DEFAULTS) <= set(re.split(r"[ ,]+", text))
 
 

@@ -52,7 +52,7 @@ def test_accuracy_shows_the_numbers_with_axes_and_legend(tmp_path: Path) -> None
     np.testing.assert_array_equal(worst.get_ydata(), [0.5] * 3)
     assert axes.get_xlabel() == "round"
     assert "accuracy" in axes.get_ylabel()
-    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
     assert labels == ["mean over clients", "worst client"]
 
 

@@ -10,12 +10,15 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
 
 from client.app import app
+from client.training import losses as per_example_losses
 from server.checkpoint import load_latest, save_checkpoint
 from server.config import STRATEGIES, RunConfig
 from server.factory import build_strategy
 from simulation.inline import InlineGrid
-from strategies import RoundRecord, TwoPhaseStrategy
+from strategies import Feedback, RoundRecord, TwoPhaseStrategy
 from strategies.roster import Roster
+from tasks.client_data import client_data
+from tasks.config import TaskConfig
 from tasks.data import load_test_data
 from tasks.learning import evaluate, get_weights, set_weights
 from tasks.models import build_model
@@ -148,3 +151,45 @@ def test_runs_end_to_end_and_resumes(case: str, tmp_path: Path) -> None:
     assert [r.selected for r in before + after] == [r.selected for r in records]
     for name, array in final.items():
         np.testing.assert_array_equal(end[name].numpy(), array.numpy())
+
+
+@pytest.mark.parametrize("case", ["power-of-choice", "cpow-d", "rpow-d", "afl", "oort"])
+def test_losses_are_of_the_global_model_before_training(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = configured(case)
+    strategy = build_strategy(config, wait=0.0)
+    heard: list[Feedback] = []
+    monkeypatch.setattr(type(strategy), "observe", lambda self, feedback: heard.append(feedback))
+    run(config, rounds=1, strategy=strategy)
+    task = TaskConfig.from_run_config(config.to_run_config())
+    test = load_test_data(config.dataset, config.data_dir, seed=config.seed)
+    model = build_model(config.model, test.x_test.shape[1:], test.num_classes, seed=config.seed)
+    feedback = heard[0]
+
+    # Phase 1 where there is a roll call, else what came with the models.
+    if feedback.candidates is not None:
+        names, values = feedback.candidates.names, feedback.candidates.losses
+    else:
+        names, values = feedback.names, feedback.loss_rms if case == "oort" else feedback.losses
+    assert len(names) >= BUDGET
+    for name, value in zip(names, values, strict=True):
+        data = client_data(
+            task.dataset,
+            task.data_dir,
+            task.partitioner,
+            int(name),
+            CLIENTS,
+            shards_per_client=task.shards_per_client,
+            alpha=task.alpha,
+            seed=task.seed,
+        )
+        each = per_example_losses(model, data)
+        if case == "cpow-d":
+            # A mini-batch of the same examples, before any step.
+            assert each.min() < value < each.max()
+            assert value != pytest.approx(each.mean(), rel=1e-6)
+        elif case == "oort":
+            assert value == pytest.approx(np.sqrt(np.mean(each**2)), rel=1e-5)
+        else:
+            assert value == pytest.approx(each.mean(), rel=1e-5)
