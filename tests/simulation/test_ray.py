@@ -43,6 +43,7 @@ def model(folder: Path) -> bytes:
     return (folder / "model.safetensors").read_bytes()
 
 
+@pytest.mark.timeout(600)  # two starts of Ray, which a busy machine makes long
 def test_one_seed_gives_one_run_whatever_the_number_of_actors(
     link: SuperLink, tmp_path: Path
 ) -> None:
