@@ -448,7 +448,7 @@ class TwoPhaseStrategy(Strategy):
         if not strangers:
             return
         messages = [self._message(node, NAME, {"config": self._config}) for node in strangers]
-        answers = self._send(grid, messages, "query", quorum=len(messages))
+        answers = self._send(grid, messages, "query", quorum=self._least(len(messages)))
         names = Counter[str]()
         learned = []
         for node, reply in answers.replies.items():
