@@ -40,11 +40,13 @@ if TYPE_CHECKING:
 
     from client.training import Trained
 
-__all__ = ["answer_cohort", "app"]
+__all__ = ["BATCHED_MODELS", "answer_cohort", "app"]
 
 Handler = Callable[[Message, Context], RecordDict]
 
 app = ClientApp()
+
+BATCHED_MODELS = frozenset({"softmax"})  # a convolution is no faster for many clients at once
 
 # Where a client keeps, from phase 1 to phase 2, its trained model or else the model it was sent.
 _KEPT = "kept"
@@ -195,7 +197,7 @@ def answer_cohort(messages: Sequence[Message], contexts: Sequence[Context]) -> l
         handler, trains = _sketch, SketchSettings.read(config).trains(settings.needs)
     else:
         handler, trains = _train, not config["kept"]
-    if task.model != "softmax" or not trains:
+    if task.model not in BATCHED_MODELS or not trains:
         return None
     try:
         cohort = [local_data(context, task) for context in contexts]

@@ -134,7 +134,7 @@ def train_softmax_cohort(
     rngs : sequence of K Generator
         Draw each client's batches.
     """
-    names, (weight, bias) = list(arrays), (torch.from_numpy(view(a)) for a in arrays.values())
+    names, (weight, bias) = list(arrays), (torch.from_numpy(a.numpy()) for a in arrays.values())
     weights, biases = (start.expand(len(cohort), *start.shape).clone() for start in (weight, bias))
     rows = [
         list(_batches(len(data.y_train), settings.batch_size, settings.local_steps, rng))
@@ -151,7 +151,7 @@ def train_softmax_cohort(
         batch_losses[:, step] = losses
     return [
         Trained(
-            pack(dict(zip(names, trained, strict=True))),
+            pack(dict(zip(names, trained, strict=True)), copy=False),
             float(batch_losses[row].mean()),
             float(batch_losses[row, 0]),
         )

@@ -71,7 +71,8 @@ def accuracy_figure(run: Run) -> Figure:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     _grid(axes)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(loc="lower right", frameon=False)
+    # Outside the axes, where it hides no line.
+    figure.legend(loc="outside lower center", ncols=2, frameon=False)
     return figure
 
 

@@ -56,8 +56,10 @@ class RunFolder:
         self._written = 0
         values = {**config.to_run_config(), "out": str(self.path), **(extra or {})}
         rounds = self.path / "rounds.jsonl"
-        self.checkpoint = self._resume(values) if rounds.exists() else None
-        if rounds.exists() and config.resume != "auto":
+        # A run that ended before its first round, by too few clients say, is none to lose.
+        holds_run = rounds.exists() and rounds.stat().st_size > 0
+        self.checkpoint = self._resume(values) if holds_run else None
+        if holds_run and config.resume != "auto":
             raise ConfigError(
                 f"out = {str(self.path)!r}: holds a run already; name another folder, "
                 "or set resume = 'auto' to go on with it"
@@ -65,7 +67,7 @@ class RunFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             _write_text(self.path / "config.toml", tomli_w.dumps(values))
-            if rounds.exists():
+            if holds_run:
                 self._cut(rounds)
             self._lines = rounds.open("a", encoding="utf-8")
         except OSError as error:

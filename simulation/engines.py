@@ -23,8 +23,26 @@ def with_absolute_paths(config: RunConfig) -> RunConfig:
     return dataclasses.replace(config, out=str(out), data_dir=data)
 
 
-def run_inline(config: RunConfig, num_clients: int, *, tell: Callable[[str], None] = print) -> Path:
+def run_inline(
+    config: RunConfig,
+    num_clients: int,
+    *,
+    batching: bool = True,
+    tell: Callable[[str], None] = print,
+) -> Path:
     """Run in this process; return the folder with the results.
+
+    Parameters
+    ----------
+    config : RunConfig
+        What to run.
+    num_clients : int
+        How many clients there are.
+    batching : bool
+        Train a whole cohort in one batched computation where that is faster. Off, the result is the
+        Ray engine's bit for bit; on, it is so within rounding. `config.toml` says whether it was.
+    tell : callable
+        Gets each line of the progress.
 
     Raises
     ------
@@ -32,12 +50,18 @@ def run_inline(config: RunConfig, num_clients: int, *, tell: Callable[[str], Non
         If the configuration does not fit the clients or the run cannot go on.
     """
     _check(config, num_clients)
-    from client.app import app
+    from client.app import BATCHED_MODELS, answer_cohort, app
     from server.run import run
     from simulation.inline import InlineGrid
 
-    grid = InlineGrid(app, num_clients, run_config=config.to_run_config())
-    facts = {"engine": "inline", "clients": num_clients}
+    batched = batching and config.model in BATCHED_MODELS
+    grid = InlineGrid(
+        app,
+        num_clients,
+        run_config=config.to_run_config(),
+        answer_cohort=answer_cohort if batched else None,
+    )
+    facts = {"engine": "inline", "clients": num_clients, "batched-training": batched}
     return run(config, grid, wait=0.0, tell=tell, facts=facts)
 
 

@@ -172,7 +172,11 @@ class InlineGrid(Grid):
         if replies is None:
             return None
         self._contexts.update(zip(nodes, contexts, strict=True))
-        return [self._sent(reply) for reply in replies]
+        for reply, context in zip(replies, contexts, strict=True):
+            self._label(reply)
+            if reply.has_content():
+                _part(reply.content, context.state)
+        return replies
 
     def _answer(self, message: Message) -> Message | None:
         context = _copy_context(self._contexts[message.metadata.dst_node_id])
@@ -216,6 +220,13 @@ def _are_alike(messages: Sequence[Message]) -> bool:
         and all(message.content[name] is record for name, record in records.items())
         for message in messages
     )
+
+
+def _part(sent: RecordDict, kept: RecordDict) -> None:
+    """Replace the records in `sent` that are in `kept` as well by copies."""
+    shared = {id(record) for record in kept.values()}
+    data = sent.__dict__["_data"]
+    data.update({n: _copied(record) for n, record in data.items() if id(record) in shared})
 
 
 def _with_content(message: Message, records: dict[str, Record]) -> Message:

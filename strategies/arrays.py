@@ -28,7 +28,7 @@ class _HeldArray(Array):
 
     def __init__(self, values: NDArray[Any]) -> None:
         self.__dict__.update(
-            dtype=str(values.dtype), shape=values.shape, stype=SType.NUMPY, _values=values
+            dtype=_dtype_name(values.dtype), shape=values.shape, stype=SType.NUMPY, _values=values
         )
 
     @property
@@ -64,17 +64,18 @@ class _HeldArray(Array):
         return Array, (self.dtype, self.shape, self.stype, self.data)
 
 
-def held(values: NDArray[Any]) -> Array:
-    """Return an `Array` of a copy of `values`."""
-    values = values.copy()
+def held(values: NDArray[Any], *, copy: bool = True) -> Array:
+    """Return an `Array` of a copy of `values`, or of `values` itself, which becomes read-only."""
+    if copy:
+        values = values.copy()
     values.setflags(write=False)
     return _HeldArray(values)
 
 
-def pack(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:
-    """Return a record of copies of the arrays."""
+def pack(arrays: Mapping[str, NDArray[Any]], *, copy: bool = True) -> ArrayRecord:
+    """Return a record of copies of the arrays, or of the arrays themselves."""
     record = ArrayRecord()
-    record.__dict__["_data"] = {name: held(values) for name, values in arrays.items()}
+    record.__dict__["_data"] = {name: held(values, copy=copy) for name, values in arrays.items()}
     return record
 
 
@@ -90,6 +91,11 @@ def array_bytes(array: Array) -> int:
     if values is None:
         return len(array.data)
     return _header_bytes(values.dtype.str, values.shape) + values.nbytes
+
+
+@lru_cache
+def _dtype_name(dtype: np.dtype[Any]) -> str:
+    return str(dtype)  # NumPy works it out in Python each time
 
 
 @lru_cache(maxsize=1024)

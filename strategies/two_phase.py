@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from logging import INFO
 from typing import Any, ClassVar, Literal
 
@@ -16,40 +14,25 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result, Strategy
 from flwr.supercore import log
 
-from strategies.aggregation import aggregate, announce
-from strategies.exchange import Answers, Exchange
+from strategies.aggregation import announce
+from strategies.exchange import Exchange
 from strategies.messages import (
     EVALUATE,
-    NAME,
-    SKETCH,
-    TRAIN,
     ReplyError,
-    SketchReply,
-    TrainReply,
     client_name,
-    count_bytes,
-    float_shapes,
     number,
-    read_sketch,
-    read_trained,
-    wants_model,
 )
 from strategies.naming import natural_key
 from strategies.randomness import derive_rng
 from strategies.record import Feedback, RoundRecord
-from strategies.records import content_of, find
-from strategies.roll_call import everyone, outliers, tabulate
 from strategies.roster import Pool, Roster
+from strategies.round import Round
 from strategies.selection.types import Candidates, Selection, Selector
 from strategies.sketch import SketchSpec
-from strategies.updates import Updates, subtract
 
 __all__ = ["TooFewClientsError", "TwoPhaseStrategy"]
 
-Parts = Mapping[str, ArrayRecord | ConfigRecord]
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
-
-_TWICE = "two nodes go by this name; give each its own client-name"
 
 
 class TooFewClientsError(RuntimeError):
@@ -166,16 +149,7 @@ class TwoPhaseStrategy(Strategy):
         self.state: dict[str, Any] = {}
         self._roster = Roster()
         self._exchange = Exchange(deadline=deadline, grace=grace)
-        # The open round: set by `configure_train`, completed by `aggregate_train`.
-        self._record = RoundRecord(0)
-        self._model = ArrayRecord()
-        self._config = ConfigRecord()
-        self._train_configs: dict[bool, ConfigRecord] = {}
-        self._selection = Selection(np.empty(0, dtype=np.int64))
-        self._names: tuple[str, ...] = ()
-        self._holders: frozenset[str] = frozenset()
-        self._candidates = everyone(self._roster.pool((), 0), 0)
-        self._trained: dict[str, tuple[Message, TrainReply]] = {}
+        self._round: Round | None = None
 
     # --- what a subclass may override -------------------------------------------------------------
 
@@ -244,34 +218,23 @@ class TwoPhaseStrategy(Strategy):
 
         Returns no message if the round cannot go on; `rounds.jsonl` says why.
         """
-        self._record = RoundRecord(server_round)
-        self._model, self._trained = arrays, {}
-        self._holders = frozenset()
-        self._select_nobody()
-        self._config = ConfigRecord({**config, "round": server_round, "seed": self.seed})
-        self._train_configs = {}
-        announce(self.aggregator, server_round, arrays, self._config, grid)
-
-        nodes = self._free_nodes(grid)
+        opened = Round(self, self._roster, self._exchange, server_round, arrays, config)
+        self._round = opened
+        announce(self.aggregator, server_round, arrays, opened.config, grid)
+        nodes = opened.free_nodes(grid)
         needs = self.needs(server_round)
         draws = self.needs_pool or self.candidate_fraction < 1
         if not needs or draws:
-            self._learn_names(grid, nodes)
-        by_name = self._roster.nodes_by_name(nodes)
+            opened.learn_names(grid, nodes)
         if needs:
-            asked = list(nodes)
+            asked = nodes
             if draws:
+                by_name = self._roster.nodes_by_name(nodes)
                 rng = derive_rng(self.seed, server_round, "", "roll-call")
                 pool = self._roster.pool(by_name, server_round)
                 asked = [by_name[name] for name in self.roll_call(server_round, pool, rng)]
-            self._candidates = self._hold_roll_call(grid, asked, needs)
-            by_name = self._roster.nodes_by_name(nodes)
-        else:
-            self._candidates = everyone(self._roster.pool(by_name, server_round), server_round)
-        self._record.eligible = sorted(by_name, key=natural_key)
-        if self._record.skipped is None:
-            self._pick(self._candidates)
-        return [self._training_message(by_name[name]) for name in self._names]
+            opened.hold_roll_call(grid, asked, needs)
+        return opened.pick(nodes)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -280,25 +243,28 @@ class TwoPhaseStrategy(Strategy):
 
         Returns (None, None) where the round is skipped: the model stays as it is.
         """
+        opened = self._open_round()
         for reply in replies:
             if not reply.has_error():
-                self._accept(reply)
-        return self._aggregate(server_round)
+                opened.accept(reply)
+        return opened.aggregate()
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Return one evaluation message for every client that is not busy."""
+        opened = self._open_round()
         config = ConfigRecord({**config, "round": server_round})
         return [
-            self._message(node, EVALUATE, {"arrays": arrays, "config": config})
-            for node in self._free_nodes(grid)
+            opened.message(node, EVALUATE, {"arrays": arrays, "config": config})
+            for node in opened.free_nodes(grid)
         ]
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """Return mean and worst accuracy over the clients, and the mean of their losses."""
+        record = self._open_round().record
         accuracy: dict[str, float] = {}
         losses = []
         for reply in replies:
@@ -310,7 +276,7 @@ class TwoPhaseStrategy(Strategy):
                 metrics = reply.content.metric_records["metrics"]
                 value, loss = number(metrics, "accuracy"), number(metrics, "loss")
             except (ReplyError, KeyError) as error:
-                self._record.failed[self._roster.label(node)] = f"evaluate: {error}"
+                record.failed[self._roster.label(node)] = f"evaluate: {error}"
                 continue
             accuracy[name] = value
             losses.append(loss)
@@ -323,7 +289,7 @@ class TwoPhaseStrategy(Strategy):
             "worst-accuracy": min(by_client),
             "client-loss": float(np.mean(losses)),
         }
-        self._record.metrics |= {
+        record.metrics |= {
             **summary,
             "accuracy-by-client": dict(zip(names, by_client, strict=True)),
         }
@@ -380,8 +346,9 @@ class TwoPhaseStrategy(Strategy):
         self._wait_for_clients(grid)
         for server_round in range(first_round, num_rounds + 1):
             messages = list(self.configure_train(server_round, arrays, train_config, grid))
-            self._train(grid, messages)
-            updated, train_metrics = self._aggregate(server_round)
+            opened = self._open_round()
+            opened.train(grid, messages)
+            updated, train_metrics = opened.aggregate()
             previous, arrays = arrays, updated or arrays
             if train_metrics is not None:
                 result.train_metrics_clientapp[server_round] = train_metrics
@@ -393,8 +360,8 @@ class TwoPhaseStrategy(Strategy):
                 messages = list(
                     self.configure_evaluate(server_round, arrays, evaluate_config, grid)
                 )
-                quorum = self._least(len(messages))
-                answers = self._send(grid, messages, "evaluate", quorum=quorum)
+                quorum = opened.least(len(messages))
+                answers = opened.send(grid, messages, "evaluate", quorum=quorum)
                 summary = self.aggregate_evaluate(server_round, answers.replies.values())
                 if summary is not None:
                     result.evaluate_metrics_clientapp[server_round] = summary
@@ -403,16 +370,21 @@ class TwoPhaseStrategy(Strategy):
                 central = evaluate_fn(server_round, arrays)
             if central is not None:
                 result.evaluate_metrics_serverapp[server_round] = central
-                self._record.metrics |= {f"central-{key}": value for key, value in central.items()}
+                opened.record.metrics |= {f"central-{key}": value for key, value in central.items()}
             learns = type(self).observe is not TwoPhaseStrategy.observe
-            if learns and self._record.skipped is None:
-                self.observe(self._feedback(previous, arrays, central))
+            if learns and opened.record.skipped is None:
+                self.observe(opened.feedback(previous, arrays, central))
             result.arrays = arrays
             if on_round is not None:
-                on_round(self._record, arrays)
+                on_round(opened.record, arrays)
         return result
 
-    # --- nodes and names --------------------------------------------------------------------------
+    # --- the round and the wait for its clients ---------------------------------------------------
+
+    def _open_round(self) -> Round:
+        if self._round is None:
+            raise RuntimeError("configure_train opens a round; call it first")
+        return self._round
 
     def _wait_for_clients(self, grid: Grid) -> None:
         end = time.monotonic() + self.wait
@@ -421,7 +393,8 @@ class TwoPhaseStrategy(Strategy):
             if time.monotonic() >= end:
                 raise TooFewClientsError(
                     f"{self.min_clients} clients are needed (clients-per-round = "
-                    f"{self.clients_per_round}), {connected} are connected after {self.wait:g} s"
+                    f"{self.clients_per_round}), {connected} are connected after {self.wait:g} s; "
+                    f"allowed is at most {connected}"
                 )
             time.sleep(pause)
             pause = min(1.0, 1.5 * pause)
@@ -432,279 +405,6 @@ class TwoPhaseStrategy(Strategy):
         # A simulation registers its nodes one by one: let the number settle.
         while connected != (connected := len(list(grid.get_node_ids()))):
             time.sleep(0.2)
-
-    def _free_nodes(self, grid: Grid) -> list[int]:
-        """Return the connected nodes without an outstanding message; the rest go to `failed`."""
-        busy = self._exchange.busy(grid)
-        nodes = sorted(grid.get_node_ids())
-        for node in busy.intersection(nodes):
-            label = self._roster.label(node)
-            self._record.failed.setdefault(label, "still busy with an earlier message")
-        return [node for node in nodes if node not in busy]
-
-    def _learn_names(self, grid: Grid, nodes: Iterable[int]) -> None:
-        strangers = [node for node in nodes if self._roster.name(node) is None]
-        if not strangers:
-            return
-        messages = [self._message(node, NAME, {"config": self._config}) for node in strangers]
-        answers = self._send(grid, messages, "query", quorum=len(messages))
-        names = Counter[str]()
-        learned = []
-        for node, reply in answers.replies.items():
-            try:
-                metrics = find(reply.content, "metrics", MetricRecord) or MetricRecord()
-                examples = int(number(metrics, "num-examples", least=1))
-                name = client_name(reply)
-            except ReplyError as error:
-                self._record.failed[self._roster.label(node)] = f"query: {error}"
-                continue
-            names[name] += 1
-            learned.append((node, name, examples))
-        for node, name, examples in learned:
-            if names[name] > 1:
-                self._record.failed[name] = _TWICE
-            else:
-                self._roster.introduce(node, name, examples)
-
-    # --- phase 1 ----------------------------------------------------------------------------------
-
-    def _hold_roll_call(
-        self, grid: Grid, asked: Sequence[int], needs: frozenset[str]
-    ) -> Candidates:
-        record = self._record
-        sizes = self.sketch.sizes(float_shapes(self._model)) if "sketch" in needs else {}
-        config = ConfigRecord(
-            {
-                **self._config,
-                "needs": sorted(needs),
-                "sketch-ratio": self.sketch.ratio,
-                "sketch-kind": self.sketch.kind,
-                "sketch-layers": list(self.sketch.layers),
-                "sketch-seed": self.sketch.seed,
-                "sketch-of": self.sketch_of,
-                "keep": self.reuse_update,
-                "train-needs": sorted(self.train_needs),
-            }
-        )
-        parts: Parts = {"arrays": self._model, "config": config}
-        messages = [self._message(node, SKETCH, parts) for node in asked]
-        least = max(self._least(len(asked)), min(self.clients_per_round, len(asked)))
-        answers = self._send(grid, messages, "sketch", quorum=least)
-
-        rows: dict[str, SketchReply] = {}
-        twice = set()
-        for node in sorted(answers.replies):
-            reply = answers.replies[node]
-            try:
-                name = client_name(reply)
-                row = read_sketch(reply, record.round, needs=needs, entries=sum(sizes.values()))
-            except ReplyError as error:
-                record.failed[self._roster.label(node)] = str(error)
-                continue
-            if name in rows:
-                twice.add(name)
-            self._roster.introduce(node, name, row.examples)
-            self._roster.time(name, answers.seconds[node])
-            rows[name] = row
-        wrong = dict.fromkeys(twice, _TWICE)
-        if "sketch" in needs:
-            wrong |= outliers(rows, self.max_norm_ratio)
-        record.failed |= wrong
-        rows = {name: row for name, row in rows.items() if name not in wrong}
-
-        least = self._least(len(asked))
-        if len(rows) < least:
-            record.skipped = (
-                f"{len(rows)} of {len(asked)} clients answered the roll call, quorum {least}"
-            )
-        table = tabulate(rows, sizes, self._roster, record.round)
-        record.sketched = list(table.names)
-        if self.reuse_update:
-            self._holders = frozenset(table.names)
-        return table
-
-    # --- selection and phase 2 --------------------------------------------------------------------
-
-    def _select_nobody(self) -> None:
-        self._selection = Selection(np.empty(0, dtype=np.int64))
-        self._names = ()
-
-    def _pick(self, candidates: Candidates) -> None:
-        record = self._record
-        if not len(candidates):
-            record.skipped = "no client is available"
-            return
-        budget = min(self.clients_per_round, len(candidates))
-        rng = derive_rng(self.seed, record.round, "", "select")
-        self._selection = self.select(candidates, budget, rng)
-        self._names = tuple(candidates.names[row] for row in self._selection.rows)
-        record.selected = list(self._names)
-        record.diagnostics = dict(self._selection.diagnostics)
-        if self._selection.scores is not None:
-            scores = map(float, self._selection.scores)
-            record.scores = dict(zip(candidates.names, scores, strict=True))
-        self._roster.select(self._names, record.round)
-
-    def _reserves(self) -> list[str]:
-        """Return who may replace a client that fails: best score first, then longest waiting.
-
-        None where the picks carry coefficients: those belong to the picks alone.
-        """
-        if not self.replacements or self._selection.coefficients is not None:
-            return []
-        table, scores = self._candidates, self._selection.scores
-        rest = [row for row in range(len(table)) if table.names[row] not in self._names]
-        rest.sort(key=lambda row: (-scores[row] if scores is not None else 0.0, -table.ages[row]))
-        return [table.names[row] for row in rest]
-
-    def _training_message(self, node: int, *, with_model: bool = False) -> Message:
-        kept = self._roster.name(node) in self._holders and not with_model
-        if kept not in self._train_configs:
-            needs = sorted(self.train_needs)
-            config = ConfigRecord({**self._config, "needs": needs, "kept": kept})
-            self._train_configs[kept] = config
-        parts: dict[str, ArrayRecord | ConfigRecord] = {"config": self._train_configs[kept]}
-        if not kept:
-            parts["arrays"] = self._model
-        return self._message(node, TRAIN, parts)
-
-    def _train(self, grid: Grid, messages: Sequence[Message]) -> None:
-        """Send the training messages and note the good replies; replace clients that fail."""
-        reserves = self._reserves()
-        left = self.replacements
-        while messages:
-            answers = self._send(grid, messages, "train", quorum=self._least(len(messages)))
-            without_model = {
-                message.metadata.dst_node_id
-                for message in messages
-                if "arrays" not in message.content
-            }
-            again = []
-            missing = len(messages)
-            for node in sorted(answers.replies):
-                reply = answers.replies[node]
-                if node in without_model and wants_model(reply):
-                    # The node lost what it kept, by a restart say: it trains from the model.
-                    again.append(self._training_message(node, with_model=True))
-                    missing -= 1
-                elif self._accept(reply):
-                    self._roster.time(self._roster.label(node), answers.seconds[node])
-                    missing -= 1
-            busy = self._exchange.busy(grid) if missing and left else set()
-            by_name = self._roster.nodes_by_name(
-                node for node in grid.get_node_ids() if node not in busy
-            )
-            while missing and left and reserves:
-                name = reserves.pop(0)
-                if name in by_name:
-                    again.append(self._training_message(by_name[name]))
-                    self._record.selected.append(name)
-                    self._roster.select([name], self._record.round)
-                    missing, left = missing - 1, left - 1
-            messages = again
-
-    def _accept(self, reply: Message) -> bool:
-        """Check a reply of phase 2 and note it; a bad one goes to `failed`."""
-        record = self._record
-        node = reply.metadata.src_node_id
-        label = self._roster.label(node)
-        try:
-            name = self._roster.name(node) or client_name(reply)
-            trained = read_trained(reply, record.round, model=self._model, needs=self.train_needs)
-            if name not in record.selected:
-                raise ReplyError("a model came from a client that was not picked")
-        except ReplyError as error:
-            record.failed[label] = str(error)
-            return False
-        self._trained[name] = (reply, trained)
-        return True
-
-    def _aggregate(self, server_round: int) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        record = self._record
-        names = sorted(self._trained, key=natural_key)
-        record.replied = names
-        least = self._least(len(self._names))
-        if record.skipped is None and not self._names:
-            record.skipped = "nobody was picked"
-        if record.skipped is None and len(names) < least:
-            record.skipped = f"{len(names)} of {len(self._names)} models came back, quorum {least}"
-        if record.skipped is not None:
-            return None, None
-        coefficients = self._selection.coefficients
-        if coefficients is not None:
-            coefficients = coefficients[[self._names.index(name) for name in names]]
-        trained = [self._trained[name] for name in names]
-        arrays = aggregate(
-            self.aggregator,
-            server_round,
-            trained,
-            model=self._model,
-            by_examples=self.by_examples,
-            coefficients=coefficients,
-        )
-        if arrays is None:
-            record.skipped = f"{type(self.aggregator).__name__} declined {len(names)} models"
-            return None, None
-        examples = [reply.examples for _, reply in trained]
-        losses = [reply.train_loss for _, reply in trained]
-        loss = float(np.average(losses, weights=examples))
-        if math.isnan(loss):
-            return arrays, None
-        record.metrics["train-loss"] = loss
-        return arrays, MetricRecord({"train-loss": loss})
-
-    def _feedback(
-        self, before: ArrayRecord, after: ArrayRecord, central: MetricRecord | None
-    ) -> Feedback:
-        names = tuple(self._record.replied)
-        trained = [self._trained[name][1] for name in names]
-        central = central or MetricRecord()
-        accuracy, loss = central.get("accuracy"), central.get("loss")
-        return Feedback(
-            round=self._record.round,
-            names=names,
-            losses=np.array([reply.loss for reply in trained]),
-            loss_rms=np.array([reply.loss_rms for reply in trained]),
-            examples=np.array([reply.examples for reply in trained], dtype=np.int64),
-            seconds=self._roster.seconds(names),
-            updates=Updates(before, [reply.arrays for reply in trained]),
-            global_update=subtract(before, after),
-            accuracy=accuracy if isinstance(accuracy, float) else None,
-            loss=loss if isinstance(loss, float) else None,
-            candidates=self._candidates if self._record.sketched else None,
-        )
-
-    # --- messages ---------------------------------------------------------------------------------
-
-    def _least(self, asked: int) -> int:
-        """Return how many of the clients written to must answer."""
-        return max(1, math.ceil(self.quorum * asked))
-
-    def _message(self, node: int, kind: str, parts: Parts) -> Message:
-        # Each message has a RecordDict of its own; the records in it are shared and never changed.
-        return self._exchange.message(content_of(parts), node, kind, self._record.round)
-
-    def _send(self, grid: Grid, messages: Sequence[Message], phase: str, *, quorum: int) -> Answers:
-        """Exchange messages; note bytes, seconds and failures under the phase's name."""
-        record = self._record
-        started = time.perf_counter()
-        sizes: dict[int, int] = {}
-        down = 0
-        for message in messages:
-            # Messages of a phase mostly carry the same records; count each combination once.
-            key = hash(tuple(map(id, message.content.values())))
-            if key not in sizes:
-                sizes[key] = count_bytes(message.content)
-            down += sizes[key]
-        answers = self._exchange.send(grid, messages, quorum=quorum)
-        up = sum(count_bytes(reply.content) for reply in answers.replies.values())
-        for ledger, amount in ((record.bytes_down, down), (record.bytes_up, up)):
-            ledger[phase] = ledger.get(phase, 0) + amount
-        took = time.perf_counter() - started
-        record.seconds[phase] = record.seconds.get(phase, 0.0) + took
-        for node, reason in answers.failed.items():
-            record.failed[self._roster.label(node)] = f"{phase}: {reason}"
-        return answers
 
 
 def _require(holds: bool, name: str, value: object, allowed: str) -> None:

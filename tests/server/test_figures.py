@@ -45,14 +45,15 @@ def test_both_pictures_are_drawn(tmp_path: Path, clients: int, rounds: int) -> N
 
 def test_accuracy_shows_the_numbers_with_axes_and_legend(tmp_path: Path) -> None:
     run = load_run(write(tmp_path, clients=4, rounds=6, picked=2, every=2))
-    (axes,) = accuracy_figure(run).axes
+    figure = accuracy_figure(run)
+    (axes,) = figure.axes
     mean, worst = axes.lines
     np.testing.assert_array_equal(mean.get_xdata(), [2, 4, 6])
     np.testing.assert_allclose(mean.get_ydata(), [2 / 3, 4 / 5, 6 / 7])
     np.testing.assert_array_equal(worst.get_ydata(), [0.5] * 3)
     assert axes.get_xlabel() == "round"
     assert "accuracy" in axes.get_ylabel()
-    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
     assert labels == ["mean over clients", "worst client"]
 
 

@@ -151,7 +151,8 @@ def test_a_finished_run_resumed_is_the_same_run(tmp_path: Path) -> None:
     [
         (
             {"clients_per_round": 9},
-            "9 clients are needed (clients-per-round = 9), 8 are connected after 0 s",
+            "9 clients are needed (clients-per-round = 9), 8 are connected after 0 s; "
+            "allowed is at most 8",
         ),
         ({"sketch_layers": "head"}, "sketch-layers = 'head': sketch layer 'head' matches no array"),
         ({"sketch_layers": ""}, "sketch-layers = '': sketch layer '' matches no array"),

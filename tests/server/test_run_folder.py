@@ -114,6 +114,13 @@ def test_resuming_an_empty_folder_is_a_new_run(tmp_path: Path) -> None:
         assert folder.checkpoint is None
 
 
+@pytest.mark.parametrize("resume", ["never", "auto"])
+def test_a_run_that_never_had_a_round_does_not_take_the_folder(tmp_path: Path, resume: str) -> None:
+    write(in_folder(tmp_path, clients_per_round=99), range(0))
+    path = write(in_folder(tmp_path, clients_per_round=3, resume=resume), range(1, 3))
+    assert [line["round"] for line in lines(path)] == [1, 2]
+
+
 def test_a_truncated_checkpoint_falls_back_to_the_one_before(tmp_path: Path) -> None:
     write(in_folder(tmp_path), range(1, 5))
     newest = tmp_path / "checkpoint" / "round-00000004.safetensors"

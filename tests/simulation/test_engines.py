@@ -1,7 +1,10 @@
 import dataclasses
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from server.config import ConfigError, RunConfig
 from server.results import load_run
@@ -17,7 +20,7 @@ def silent(line: str) -> None:
 @pytest.mark.slow
 def test_ray_and_inline_agree_bit_for_bit(tmp_path: Path) -> None:
     folders = []
-    for name, engine in (("inline", run_inline), ("ray", run_ray)):
+    for name, engine in (("inline", partial(run_inline, batching=False)), ("ray", run_ray)):
         config = dataclasses.replace(QUICK, out=str(tmp_path / name))
         folders.append(engine(config, 10, tell=silent))
     inline, ray = folders
@@ -35,6 +38,26 @@ def test_same_seed_same_run_another_seed_another(tmp_path: Path) -> None:
         models.append((run_inline(config, 10, tell=silent) / "model.safetensors").read_bytes())
     assert models[0] == models[1]
     assert models[0] != models[2]
+
+
+@pytest.mark.parametrize("strategy", ["sckm-select", "uniform"])
+def test_batching_changes_a_run_by_no_more_than_rounding(tmp_path: Path, strategy: str) -> None:
+    runs, models = [], []
+    for name, batching in (("batched", True), ("serial", False)):
+        config = dataclasses.replace(QUICK, out=str(tmp_path / name), strategy=strategy)
+        runs.append(load_run(run_inline(config, 10, batching=batching, tell=silent)))
+        models.append(load_file(tmp_path / name / "model.safetensors"))
+    batched, serial = runs
+    assert (batched.config["batched-training"], serial.config["batched-training"]) == (True, False)
+    for key in ("selected", "replied", "failed", "bytes-up", "bytes-down"):
+        assert [line[key] for line in batched.rounds] == [line[key] for line in serial.rounds]
+    for name, array in models[1].items():
+        np.testing.assert_allclose(models[0][name], array, rtol=1e-4, atol=1e-6)
+
+
+def test_a_convolution_is_not_batched(tmp_path: Path) -> None:
+    config = RunConfig(num_server_rounds=1, local_steps=1, model="cnn", out=str(tmp_path / "r"))
+    assert load_run(run_inline(config, 4, tell=silent)).config["batched-training"] is False
 
 
 @pytest.mark.parametrize("engine", [run_inline, run_ray])

@@ -1,3 +1,5 @@
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
@@ -133,3 +135,51 @@ def test_bad_input_is_refused() -> None:
     (reply,) = send(grid, "train")
     with pytest.raises(ValueError, match="reply"):
         grid.push_messages([reply])
+
+
+def test_a_cohort_is_answered_at_once_where_nothing_but_the_node_differs() -> None:
+    asked: list[tuple[str, int]] = []
+
+    def answer_cohort(messages: Sequence[Message], contexts: Sequence[Context]) -> list[Message]:
+        asked.append((messages[0].metadata.message_type, len(messages)))
+        return [app(message, context) for message, context in zip(messages, contexts, strict=True)]
+
+    grid = InlineGrid(app, 3, answer_cohort=answer_cohort)
+    shared = content()
+    nodes = grid.get_node_ids()
+
+    def exchange(contents: list[RecordDict], nodes: list[int]) -> None:
+        pairs = zip(contents, nodes, strict=True)
+        grid.send_and_receive([Message(RecordDict(dict(c)), node, "query") for c, node in pairs])
+
+    send(InlineGrid(app, 3), "train")
+    for node in nodes:
+        grid.send_and_receive([Message(content(), node, "train")])
+    assert asked == []
+    exchange([shared] * 3, nodes)
+    exchange([shared, content(), shared], nodes)  # equal records are not the same records
+    exchange([shared] * 2, [nodes[0], nodes[0]])
+    exchange([shared], nodes[:1])
+    assert asked == [("query", 3)]
+
+
+def test_what_a_cohort_keeps_is_not_shared_with_the_server() -> None:
+    def answer_cohort(messages: Sequence[Message], contexts: Sequence[Context]) -> list[Message]:
+        replies = []
+        for message, context in zip(messages, contexts, strict=True):
+            context.state["kept"] = kept = MetricRecord({"x": [1]})
+            replies.append(Message(RecordDict({"kept": kept}), reply_to=message))
+        return replies
+
+    grid = InlineGrid(app, 2, answer_cohort=answer_cohort)
+    replies = send(grid, "train")
+    assert [reply.metadata.src_node_id for reply in replies] == grid.get_node_ids()
+    for reply in replies:
+        reply.content["kept"]["x"].append(2)
+    (reply,) = grid.send_and_receive([Message(RecordDict(), grid.get_node_ids()[0], "query")])
+    assert reply.content["kept"] == {"x": [1]}
+
+
+def test_a_cohort_that_is_declined_is_answered_one_by_one() -> None:
+    grid = InlineGrid(app, 2, answer_cohort=lambda messages, contexts: None)
+    assert [r.content["metrics"]["calls"] for r in send(grid, "train")] == [1, 1]

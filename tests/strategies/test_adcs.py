@@ -63,7 +63,7 @@ def test_a_picked_client_that_is_gone_is_replaced_from_what_is_left_of_the_kerne
 
     def leave(server_round: int, model: Any) -> None:
         if server_round == 1:
-            first.extend(strategy._record.selected)
+            first.extend(strategy._open_round().record.selected)
             del grid._contexts[1001 + int(first[0])]
 
     records: list[RoundRecord] = []

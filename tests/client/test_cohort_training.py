@@ -1,0 +1,49 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from client.settings import TrainSettings
+from client.training import load_model, train, train_softmax_cohort
+from strategies.arrays import pack, view
+from tasks.client_data import ClientData
+
+
+def client(rng: np.random.Generator, examples: int, classes: int) -> ClientData:
+    x = rng.normal(size=(examples, 1, 3, 2)).astype(np.float32)
+    y = rng.integers(classes, size=examples)
+    return ClientData(x, y, x[:1], y[:1], classes)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 12), min_size=1, max_size=5),
+    steps=st.integers(1, 5),
+    batch=st.integers(1, 7),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_equals_training_each_client_alone(
+    sizes: list[int], steps: int, batch: int, seed: int
+) -> None:
+    rng, classes = np.random.default_rng(seed), 4
+    cohort = [client(rng, size, classes) for size in sizes]
+    start = pack(
+        {
+            "classifier.weight": rng.normal(size=(classes, 6)).astype(np.float32),
+            "classifier.bias": rng.normal(size=classes).astype(np.float32),
+        }
+    )
+    how = TrainSettings(1, 0, steps, batch, 0.3, 1, classes, frozenset())
+    together = train_softmax_cohort(
+        cohort, start, how, [np.random.default_rng((seed, k)) for k in range(len(cohort))]
+    )
+    for k, (data, batched) in enumerate(zip(cohort, together, strict=True)):
+        model = load_model("softmax", classes, data, start)
+        alone = train(model, data, how, np.random.default_rng((seed, k)))
+        assert list(batched.arrays) == list(alone.arrays)
+        for name, array in alone.arrays.items():
+            got = view(batched.arrays[name])
+            np.testing.assert_allclose(got, view(array), rtol=2e-5, atol=2e-6)
+            assert got.dtype == np.float32
+        assert batched.loss == pytest.approx(alone.loss, rel=1e-5, abs=1e-6)
+        assert batched.first_loss == pytest.approx(alone.first_loss, rel=1e-5, abs=1e-6)
