@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 
-.PHONY: help setup demo test test-slow check format bench-overhead bench-selection clean
+.PHONY: help setup demo test test-slow check format bench-engines bench-overhead bench-selection clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -34,6 +34,9 @@ check: $(READY) ## Format, lint, types
 format: $(READY) ## Format the code and mend what lint can mend
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+bench-engines: $(READY) ## Rounds per second against BlazeFL, pfl and Ray
+	$(BIN)/python benchmarks/engines.py
 
 bench-overhead: $(READY) ## Time per message against Flower's FedAvg, on Ray
 	$(BIN)/python benchmarks/overhead.py

@@ -1,9 +1,11 @@
 """Rounds per second of the inline engine against other simulators, side by side.
 
-Run with `make bench-engines`. Fashion-MNIST, 100 clients, one step of batch 16, one thread each, in
-seconds of CPU time, which other processes disturb less than the wall clock.
-BlazeFL 2.0.3 is installed into an environment of its own (it needs Python 3.12 or later). Engines
-take turns; figures are medians.
+Run with `make bench-engines` (about 6 minutes). Fashion-MNIST, 100 clients, one step of batch 16.
+Each engine runs on one thread and is timed in seconds of CPU time, which other processes disturb
+less than the wall clock; Flower's Ray backend, which is many processes, and the inline engine in
+that comparison are timed by the wall clock. BlazeFL 2.0.3 and pfl 0.6.0 are installed into
+environments of their own. Engines take turns; figures are medians of the repeats, and so are the
+ratios, each of one turn.
 """
 
 import json
@@ -24,57 +26,74 @@ from simulation.engines import run_inline, run_ray
 from tasks.data import load_dataset
 
 HERE = Path(__file__).parent
-PEERS = HERE.parent / ".venv-blazefl"
-REPEATS, SECONDS = 5, 4.0
+REPEATS, SECONDS = 3, 3.0
 JOBS = (("softmax", 10, 1.1), ("softmax", 18, 1.3), ("cnn", 10, 1.0))
 RAY_BOUND = 20.0
+# What runs an engine: its packages and the Python versions they support, best first.
+PEERS = {
+    "blazefl": (("blazefl==2.0.3", "numpy", "tqdm"), ("3.12", "3.13")),
+    "pfl": (("pfl[pytorch]==0.6.0",), ("3.11", "3.10", "3.12")),
+}
 
 
 def main() -> None:
     for name in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"):
         os.environ.pop(name, None)
     if sys.argv[1:2] == ["inline"]:
-        print(inline(sys.argv[2], int(sys.argv[3])))
+        print(*inline(sys.argv[2], int(sys.argv[3])))
         return
-    peer = blazefl_python()
+    pythons = {engine: environment(engine) for engine in PEERS}
+    runners = {"plain": sys.executable, **{e: p for e, p in pythons.items() if p}}
+    if "blazefl" not in runners:
+        sys.exit("without BlazeFL 2.0.3 there is nothing to hold the bounds against")
+    wall: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "data.npz"
         dataset = load_dataset("fashion-mnist", "", seed=0)
         np.savez(data, x=dataset.x_train, y=dataset.y_train)
-        print(
-            f"{'model':8} {'a round':>7}  {'plain':>6}  {'BlazeFL':>7}  {'inline':>6}  ratio  bound"
-        )
+        print(f"rounds/s; load average {load()}")
+        titles = f"{'plain':>6}  {'BlazeFL':>7}  {'pfl':>6}  {'inline':>6}"
+        print(f"{'model':8} {'a round':>7}  {titles}  inline/BlazeFL  bound  load")
         for model, cohort, bound in JOBS:
-            speeds: dict[str, list[float]] = {"plain": [], "blazefl": [], "inline": []}
-            script = str(HERE / "engines_peer.py")
+            speeds: dict[str, list[float]] = {engine: [] for engine in (*runners, "inline")}
             for _ in range(REPEATS):
-                for engine in ("plain", "blazefl"):
+                for engine, python in runners.items():
                     options = [engine, str(data), model, str(cohort), str(SECONDS)]
-                    speeds[engine].append(measure([peer, script, *options]))
-                own = [sys.executable, __file__, "inline", model, str(cohort)]
-                speeds["inline"].append(measure(own))
-            plain, blazefl, own_speed = (statistics.median(values) for values in speeds.values())
+                    script = str(HERE / "engines_peer.py")
+                    speeds[engine].append(measure([python, script, *options])[0])
+                own = measure([sys.executable, __file__, "inline", model, str(cohort)])
+                speeds["inline"].append(own[0])
+                if (model, cohort) == ("softmax", 10):
+                    wall.append(own[1])
+            median = {engine: statistics.median(values) for engine, values in speeds.items()}
             pairs = zip(speeds["inline"], speeds["blazefl"], strict=True)
             ratio = statistics.median(ours / theirs for ours, theirs in pairs)
-            missed = "" if ratio >= bound else "  MISSED"
+            pfl = f"{median['pfl']:6.0f}" if "pfl" in median else "     -"
             print(
-                f"{model:8} {cohort:7}  {plain:6.0f}  {blazefl:7.0f}  {own_speed:6.0f}  "
-                f"{ratio:5.2f}  {bound:5.2f}{missed}",
+                f"{model:8} {cohort:7}  {median['plain']:6.0f}  {median['blazefl']:7.0f}  {pfl}  "
+                f"{median['inline']:6.0f}  {ratio:14.2f}  {bound:5.2f}  {load()}"
+                f"{'' if ratio >= bound else '  MISSED'}",
                 flush=True,
             )
-            if (model, cohort) == ("softmax", 10):
-                softmax = own_speed
-    speed = ray()
-    missed = "" if softmax >= RAY_BOUND * speed else "  MISSED"
+    speed, own_speed = ray(), statistics.median(wall)
+    missed = "" if own_speed >= RAY_BOUND * speed else "  MISSED"
     print(
-        f"\nFlower's Ray backend, softmax, 10 a round: {speed:.1f} rounds/s; "
-        f"inline is {softmax / speed:.0f} times faster, bound {RAY_BOUND:.0f}{missed}"
+        f"\nFlower's Ray backend, softmax, 10 a round, wall clock: {speed:.1f} rounds/s; inline "
+        f"{own_speed:.0f}, {own_speed / speed:.0f} times as fast, bound {RAY_BOUND:.0f}{missed}; "
+        f"load average {load()}"
     )
 
 
-def measure(command: list[str]) -> float:
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    return float(done.stdout.split()[-1])
+def load() -> str:
+    """Return the load average of the last minute: beyond the number of CPUs, figures suffer."""
+    return f"{os.getloadavg()[0]:.1f}"
+
+
+def measure(command: list[str]) -> list[float]:
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
+    return [float(word) for word in done.stdout.splitlines()[-1].split()]
 
 
 def settings(model: str, cohort: int, rounds: int, out: str) -> RunConfig:
@@ -94,21 +113,21 @@ def settings(model: str, cohort: int, rounds: int, out: str) -> RunConfig:
     )
 
 
-def inline(model: str, cohort: int) -> float:
-    """Return rounds per second, everything a run does included but evaluation and start."""
-    torch.set_num_threads(1)
-    rounds = 1500 if model == "softmax" else 150
-    ends: list[float] = []
+def inline(model: str, cohort: int) -> tuple[float, float]:
+    """Return rounds per second of CPU time and of the wall clock, all but start and evaluation."""
+    rounds = 1200 if model == "softmax" else 120
+    ends: list[tuple[float, float]] = []
 
     def tell(line: str) -> None:
         if line.startswith("round"):
-            ends.append(time.process_time())
+            ends.append((time.process_time(), time.perf_counter()))
 
     with tempfile.TemporaryDirectory() as folder:
-        # The first rounds fetch the clients' data, the last one evaluates.
         run_inline(settings(model, cohort, rounds, f"{folder}/run"), 100, tell=tell)
-    warm = rounds // 3
-    return (rounds - 2 - warm) / (ends[rounds - 2] - ends[warm])
+    # The first rounds fetch the clients' data, the last one evaluates.
+    first, last = rounds // 3, rounds - 2
+    cpu, wall = (end - start for start, end in zip(ends[first], ends[last], strict=True))
+    return (last - first) / cpu, (last - first) / wall
 
 
 def ray() -> float:
@@ -120,19 +139,39 @@ def ray() -> float:
     return 1 / statistics.median(took)
 
 
-def blazefl_python() -> str:
-    """Return the interpreter of BlazeFL's environment, which is made if need be."""
-    python = PEERS / "bin" / "python"
-    if not (PEERS / "ready").exists():
-        base = next((p for p in ("python3.12", "python3.13") if shutil.which(p)), None)
-        if base is None:
-            sys.exit("BlazeFL 2.0.3 needs python3.12 or python3.13 on the PATH")
-        subprocess.run([base, "-m", "venv", "--clear", PEERS], check=True)
-        version = torch.__version__.partition("+")[0]
-        packages = ["blazefl==2.0.3", f"torch=={version}", "numpy", "tqdm"]
-        subprocess.run([python, "-m", "pip", "install", "--quiet", *packages], check=True)
-        (PEERS / "ready").touch()
+def environment(engine: str) -> str | None:
+    """Return the interpreter of an engine's environment, made if need be; None if that fails."""
+    packages, versions = PEERS[engine]
+    folder = HERE.parent / f".venv-{engine}"
+    python = folder / "bin" / "python"
+    if (folder / "ready").exists():
+        return str(python)
+    base = next(filter(None, map(interpreter, versions)), None)
+    if base is None:
+        print(f"{engine} is left out: it needs Python {' or '.join(versions)}")
+        return None
+    print(f"installing {packages[0]} into {folder.name}", flush=True)
+    torch_version = torch.__version__.partition("+")[0]
+    install = ["install", "--quiet", *packages, f"torch=={torch_version}"]
+    for command in ([base, "-m", "venv", "--clear", folder], [python, "-m", "pip", *install]):
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+        if done.returncode:
+            last = done.stderr.strip().splitlines()[-1:]
+            print(f"{engine} is left out: it could not be installed ({''.join(last)})")
+            return None
+    (folder / "ready").touch()
     return str(python)
+
+
+def interpreter(version: str) -> str | None:
+    """Return a Python of this version that starts, from the PATH or from pyenv."""
+    name = f"python{version}"
+    pyenv = sorted((Path.home() / ".pyenv" / "versions").glob(f"{version}.*/bin/{name}"))
+    for candidate in (name, *map(str, pyenv)):
+        found = shutil.which(candidate)
+        if found and not subprocess.run([found, "-V"], check=False, capture_output=True).returncode:
+            return found
+    return None
 
 
 if __name__ == "__main__":

@@ -81,6 +81,62 @@ def blazefl(shares: list[tuple[torch.Tensor, torch.Tensor]], model: str, cohort:
     return play
 
 
+def pfl(shares: list[tuple[torch.Tensor, torch.Tensor]], model: str, cohort: int) -> Callable:
+    """pfl's FederatedAveraging on its simulated backend."""
+    from pfl.aggregate.simulate import SimulatedBackend
+    from pfl.algorithm.base import NNAlgorithmParams
+    from pfl.algorithm.federated_averaging import FederatedAveraging
+    from pfl.data.dataset import Dataset
+    from pfl.data.federated_dataset import FederatedDataset
+    from pfl.data.sampling import get_user_sampler
+    from pfl.hyperparam.base import NNTrainHyperParams
+    from pfl.model.pytorch import PyTorchModel
+
+    class Module(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = build(model)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.net(x)
+
+        def loss(self, x: torch.Tensor, y: torch.Tensor, **_: object) -> torch.Tensor:
+            return nn.functional.cross_entropy(self(x), y)
+
+        def metrics(self, x: torch.Tensor, y: torch.Tensor, **_: object) -> dict:
+            return {}
+
+    def draw(user: int) -> Dataset:
+        x, y = shares[user]
+        rows = torch.randperm(len(y))[:BATCH]
+        return Dataset(raw_data=[x[rows], y[rows]])
+
+    clients = FederatedDataset(draw, get_user_sampler("random", list(range(CLIENTS))))
+    backend = SimulatedBackend(training_data=clients, val_data=clients)
+    module = Module()
+    wrapped = PyTorchModel(
+        module,
+        local_optimizer_create=torch.optim.SGD,
+        central_optimizer=torch.optim.SGD(module.parameters(), 1.0),
+    )
+    local = NNTrainHyperParams(local_num_epochs=1, local_learning_rate=RATE, local_batch_size=BATCH)
+    algorithm = FederatedAveraging()
+
+    def play() -> None:
+        nonlocal wrapped
+        # Of the two iterations only the first, number 0, would evaluate: start from 1.
+        algorithm._current_central_iteration = 1
+        plan = NNAlgorithmParams(
+            central_num_iterations=2,
+            evaluation_frequency=2,
+            train_cohort_size=cohort,
+            val_cohort_size=0,
+        )
+        wrapped = algorithm.run(plan, backend, wrapped, local, send_metrics_to_platform=False)
+
+    return play
+
+
 def main() -> None:
     engine, data, model, cohort, seconds = sys.argv[1:]
     torch.set_num_threads(1)
@@ -91,7 +147,7 @@ def main() -> None:
             np.array_split(arrays["x"], CLIENTS), np.array_split(arrays["y"], CLIENTS), strict=True
         )
     ]
-    play = {"plain": plain, "blazefl": blazefl}[engine](shares, model, int(cohort))
+    play = {"plain": plain, "blazefl": blazefl, "pfl": pfl}[engine](shares, model, int(cohort))
     for _ in range(5):
         play()
     rounds, start = 0, time.process_time()
