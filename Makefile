@@ -44,5 +44,5 @@ bench-overhead: $(READY) ## Time per message against Flower's FedAvg, on Ray
 bench-selection: $(READY) ## Time and memory of the selection mathematics
 	env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE $(BIN)/python benchmarks/selection.py
 
-clean: ## Remove .venv and caches; runs/ stays
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+clean: ## Remove .venv, those of bench-engines and caches; runs/ stays
+	rm -rf $(VENV) .venv-blazefl .venv-pfl .pytest_cache .mypy_cache .ruff_cache .hypothesis

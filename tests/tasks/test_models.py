@@ -63,6 +63,20 @@ def test_seed_decides_the_weights_and_nothing_else_changes(
     assert any(not torch.equal(states[0][k], states[2][k]) for k in states[0])
 
 
+def test_cnns_memory_format_shows_in_its_speed_alone() -> None:
+    model = build_model("cnn", (3, 12, 8), 5, seed=0)
+    assert model.conv2.weight.is_contiguous(memory_format=torch.channels_last)
+    plain = build_model("cnn", (3, 12, 8), 5, seed=0).to(memory_format=torch.contiguous_format)
+    assert plain.conv2.weight.is_contiguous()
+    x = torch.rand(6, 3, 12, 8, generator=torch.Generator().manual_seed(0))
+    y = torch.arange(6) % 5
+    for net in (model, plain):
+        nn.functional.cross_entropy(net(x), y).backward()
+    torch.testing.assert_close(model(x), plain(x))
+    for own, other in zip(model.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(own.grad, other.grad)
+
+
 def test_vgg16_is_torchvisions_but_for_the_classifier() -> None:
     import torchvision
 
