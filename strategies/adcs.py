@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Unpack
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -50,6 +50,7 @@ class ADCS(TwoPhaseStrategy):
             raise ValueError(f"kernel_every = {kernel_every}: must be at least 1")
         super().__init__(ADCSSelector(theta, quality, gamma), **options)
         self.kernel_every = kernel_every
+        self._last: tuple[dict[str, Any], tuple[str, ...], int, Selection] | None = None
 
     def needs(self, server_round: int) -> frozenset[str]:
         """Return sketches and quality where a kernel is due, else nothing."""
@@ -66,12 +67,19 @@ class ADCS(TwoPhaseStrategy):
                 "losses": candidates.losses,
                 "norms": candidates.norms,
                 "seconds": candidates.seconds,
+                "ages": candidates.ages,
             }
             kernel = candidates
         else:
             kernel = self._kernel_of(candidates)
-        selection = super().select(kernel, min(budget, len(kernel)), rng)
-        return self._in_rows_of(candidates, kernel, selection)
+        budget = min(budget, len(kernel))
+        # The greedy step takes longer than a small model's training, and while the kernel stays its
+        # outcome can change only with who is there.
+        last = self._last
+        if last is None or last[0] is not self.state or last[1:3] != (kernel.names, budget):
+            last = self.state, kernel.names, budget, super().select(kernel, budget, rng)
+            self._last = last
+        return self._in_rows_of(candidates, kernel, last[3])
 
     def _kernel_of(self, candidates: Candidates) -> Candidates:
         """Return the clients of the last kernel that are still there, as they were then."""
@@ -88,7 +96,7 @@ class ADCS(TwoPhaseStrategy):
             norms=state["norms"][then],
             seconds=state["seconds"][then],
             examples=candidates.examples[now],
-            ages=candidates.ages[now],
+            ages=state["ages"][then],
         )
 
     def _in_rows_of(

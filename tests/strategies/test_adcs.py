@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ from flwr.app import Message, RecordDict
 
 from simulation.inline import InlineGrid
 from strategies import ADCS, RoundRecord, SketchSpec
-from strategies.selection.types import Candidates
+from strategies.selection.types import Candidates, Selection
 
 CLIENTS = 7
 
@@ -46,6 +47,32 @@ def test_between_kernels_nobody_sketches_and_only_the_picked_work() -> None:
         assert record.diagnostics["kernel-round"] == turn - (turn - 1) % 3
         assert record.selected == records[turn - 1 - (turn - 1) % 3].selected
     assert not any(kind == "name" for turn, kind, _ in clients.messages if turn in (1, 4, 7))
+
+
+def test_the_greedy_step_runs_once_a_kernel_and_again_after_a_checkpoint() -> None:
+    strategy = adcs(kernel_every=3)
+    select = strategy.selector
+    assert select is not None
+    rounds: list[int] = []
+
+    def counted(candidates: Candidates, budget: int, rng: np.random.Generator) -> Selection:
+        rounds.append(candidates.round)
+        return select(candidates, budget, rng)
+
+    counted.needs = select.needs  # type: ignore[attr-defined]
+    strategy.selector = counted  # type: ignore[assignment]
+    records: list[RoundRecord] = []
+
+    def note(record: RoundRecord, model: Any) -> None:
+        records.append(record)
+        if record.round == 5:
+            strategy.load_state_dict(copy.deepcopy(strategy.state_dict()))
+
+    grid = InlineGrid(StubClients().app, CLIENTS)
+    strategy.start(grid, stub_model(), num_rounds=8, evaluate_every=0, on_round=note)
+    assert rounds == [1, 4, 6, 7]
+    for record in records:
+        assert record.selected == records[(record.round - 1) // 3 * 3].selected
 
 
 def test_every_round_has_a_kernel_by_default() -> None:
@@ -86,7 +113,7 @@ def test_a_picked_client_that_is_gone_is_replaced_from_what_is_left_of_the_kerne
         norms=state["norms"][left],
         examples=np.ones(len(left), np.int64),
         seconds=state["seconds"][left],
-        ages=np.array([1 if state["names"][row] in first else 2 for row in left]),
+        ages=state["ages"][left],
     )
     assert strategy.selector is not None
     rows = strategy.selector(kernel, 3, np.random.default_rng(0)).rows
