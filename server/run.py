@@ -13,6 +13,7 @@ from flwr.serverapp import Grid
 
 from server.config import RunConfig
 from server.errors import RunAborted
+from server.events import event_files
 from server.factory import build_strategy
 from server.progress import byte_text, progress_line
 from server.run_folder import RunFolder
@@ -88,20 +89,22 @@ def run(
             nonlocal last
             last = record
             folder.write_round(record, current, strategy.state_dict())
+            watch(record)
             tell(progress_line(record, config.num_server_rounds))
 
         try:
-            result = strategy.start(
-                grid,
-                arrays,
-                num_rounds=config.num_server_rounds,
-                train_config=_train_config(config, test.num_classes),
-                evaluate_config=ConfigRecord({"num-classes": test.num_classes}),
-                evaluate_fn=central,
-                evaluate_every=config.evaluate_every,
-                first_round=first_round,
-                on_round=on_round,
-            )
+            with event_files(folder.path / "tensorboard") as watch:
+                result = strategy.start(
+                    grid,
+                    arrays,
+                    num_rounds=config.num_server_rounds,
+                    train_config=_train_config(config, test.num_classes),
+                    evaluate_config=ConfigRecord({"num-classes": test.num_classes}),
+                    evaluate_fn=central,
+                    evaluate_every=config.evaluate_every,
+                    first_round=first_round,
+                    on_round=on_round,
+                )
         except TooFewClientsError as error:
             raise RunAborted(str(error)) from error
         folder.write_model(result.arrays)

@@ -177,7 +177,8 @@ def _run_job(values: Mapping[str, Scalar], num_clients: int) -> dict[str, bytes]
     with tempfile.TemporaryDirectory(prefix="muster-job-") as parent:
         config = RunConfig.parse({**values, "out": str(Path(parent) / "run")})
         folder = run_inline(config, num_clients, tell=lambda line: None)
-        return {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
+        files = [file for file in folder.rglob("*") if file.is_file()]
+        return {str(file.relative_to(folder)): file.read_bytes() for file in files}
 
 
 def _place(folder: Path, files: Mapping[str, bytes]) -> None:
@@ -189,6 +190,7 @@ def _place(folder: Path, files: Mapping[str, bytes]) -> None:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         for name, data in files.items():
+            (partial / name).parent.mkdir(exist_ok=True)
             (partial / name).write_bytes(data)
         os.replace(partial, folder)
     except OSError as error:

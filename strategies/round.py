@@ -6,11 +6,12 @@ import math
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import Literal, Protocol
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
 
 from strategies.aggregation import aggregate
 from strategies.exchange import Answers, Exchange
@@ -35,11 +36,9 @@ from strategies.record import Feedback, RoundRecord
 from strategies.records import content_of, find
 from strategies.roll_call import everyone, outliers, tabulate
 from strategies.roster import Roster
-from strategies.selection.types import Selection
+from strategies.selection.types import Candidates, Selection
+from strategies.sketch import SketchSpec
 from strategies.updates import Updates, subtract
-
-if TYPE_CHECKING:
-    from strategies.two_phase import TwoPhaseStrategy
 
 __all__ = ["Round"]
 
@@ -48,13 +47,33 @@ Parts = Mapping[str, ArrayRecord | ConfigRecord]
 _TWICE = "two nodes go by this name; give each its own client-name"
 
 
+class Rules(Protocol):
+    """What a round needs of its strategy; `TwoPhaseStrategy` documents each."""
+
+    aggregator: Strategy
+    by_examples: bool
+    clients_per_round: int
+    max_norm_ratio: float
+    quorum: float
+    replacements: int
+    reuse_update: bool
+    seed: int
+    sketch: SketchSpec
+    sketch_of: Literal["update", "gradient"]
+    train_needs: frozenset[str]
+
+    def select(self, candidates: Candidates, budget: int, rng: np.random.Generator) -> Selection:
+        """Pick the cohort."""
+        ...
+
+
 class Round:
     """The phases of one round, in the order in which `TwoPhaseStrategy` calls them.
 
     Parameters
     ----------
-    strategy : TwoPhaseStrategy
-        Its options, and its `select`.
+    strategy : Rules
+        The strategy's options, and its `select`.
     roster : Roster
         Who is who; outlives the round.
     exchange : Exchange
@@ -69,7 +88,7 @@ class Round:
 
     def __init__(
         self,
-        strategy: TwoPhaseStrategy,
+        strategy: Rules,
         roster: Roster,
         exchange: Exchange,
         server_round: int,

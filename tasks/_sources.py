@@ -17,9 +17,11 @@ from tasks._cache import cache_dir, cached_arrays
 from tasks._callables import load_callable, one_line
 from tasks._images import fingerprint, hold_out, looks_like_images, read_images
 
-__all__ = ["DATASETS", "image_folder", "labelled_arrays"]
+__all__ = ["DATASETS", "NPZ_ARRAYS", "image_folder", "labelled_arrays", "npz_file"]
 
-DATASETS = ("digits", "fashion-mnist", "cifar10", "cifar100", "image-folder")
+DATASETS = ("digits", "fashion-mnist", "cifar10", "cifar100", "image-folder", "npz")
+
+NPZ_ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 
 _FASHION_FILES = (
     "train-images-idx3-ubyte",
@@ -44,6 +46,12 @@ def labelled_arrays(name: str, data_dir: str, seed: int) -> LabelledArrays:
         raise ValueError(f"data-dir {data_dir!r}: there is no such folder or file")
     if name == "fashion-mnist":
         return _fashion_mnist(data_dir)
+    if name == "npz":
+        if not data_dir:
+            raise ValueError(
+                f"dataset 'npz': set data-dir to an .npz file with {', '.join(NPZ_ARRAYS)}"
+            )
+        return npz_file(Path(data_dir), where=f"data-dir {data_dir!r}")
     if name == "image-folder":
         if not data_dir:
             raise ValueError(
@@ -52,6 +60,20 @@ def labelled_arrays(name: str, data_dir: str, seed: int) -> LabelledArrays:
             )
         return image_folder(Path(data_dir), seed)
     return _cifar(name, data_dir, seed)
+
+
+def npz_file(file: Path, *, where: str) -> LabelledArrays:
+    """Return the four arrays of a `.npz`, named as Keras names them."""
+    try:
+        with np.load(file, allow_pickle=False) as archive:
+            missing = [name for name in NPZ_ARRAYS if name not in archive]
+            if missing:
+                raise ValueError(f"missing {', '.join(missing)}; it holds {', '.join(archive)}")
+            arrays = [archive[name] for name in NPZ_ARRAYS]
+    except Exception as error:  # zipfile, zlib and NumPy each raise their own
+        reason = str(error) if type(error) is ValueError else one_line(error)
+        raise ValueError(f"{where}: {reason}") from error
+    return checked(*arrays, where=where)
 
 
 def image_folder(path: Path, seed: int) -> LabelledArrays:

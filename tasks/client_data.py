@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks._arrays import LabelledArrays, checked, scaled
+from tasks._arrays import LabelledArrays, scaled
 from tasks._cache import cached_arrays
-from tasks._callables import one_line
-from tasks._sources import image_folder, labelled_arrays
+from tasks._sources import NPZ_ARRAYS, image_folder, labelled_arrays, npz_file
 from tasks.partition import check_split, matching_test_indices, partition
 
 __all__ = ["ClientData", "client_data", "site_data"]
@@ -180,24 +179,14 @@ def site_data(path: str) -> ClientData:
 
 
 def _read_site(file: Path) -> LabelledArrays:
-    names = ("x_train", "y_train", "x_test", "y_test")
     if file.is_dir() or file.suffix.lower() == ".zip":
         return image_folder(file, seed=0)
     if file.suffix.lower() != ".npz":
         raise ValueError(
-            f"site data {file}: expected an .npz with {', '.join(names)}, "
+            f"site data {file}: expected an .npz with {', '.join(NPZ_ARRAYS)}, "
             "or a folder or zip of images"
         )
-    try:
-        with np.load(file, allow_pickle=False) as archive:
-            missing = [name for name in names if name not in archive]
-            if missing:
-                raise ValueError(f"missing {', '.join(missing)}; it holds {', '.join(archive)}")
-            arrays = [archive[name] for name in names]
-    except Exception as error:  # zipfile, zlib and NumPy each raise their own
-        reason = str(error) if type(error) is ValueError else one_line(error)
-        raise ValueError(f"site data {file}: {reason}") from error
-    return checked(*arrays, where=f"site data {file}")
+    return npz_file(file, where=f"site data {file}")
 
 
 @lru_cache(maxsize=8)

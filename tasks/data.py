@@ -58,6 +58,8 @@ def load_dataset(name: str, data_dir: str = "", *, seed: int = 0) -> Dataset:
         * `image-folder`: `data_dir` is a folder or zip with `train/<class>/` and `test/<class>/`,
           or with `<class>/` alone, of which a fifth is held out by `seed`. All images have one
           size; classes are numbered by name.
+        * `npz`: `data_dir` is an `.npz` file with `x_train`, `y_train`, `x_test`, `y_test`, in the
+          format of `tasks.client_data.site_data`.
         * `module:function`: called as `f(data_dir)`; returns (x_train, y_train, x_test, y_test) or
           ((x_train, y_train), (x_test, y_test)). uint8 images may be (n, H, W), (n, H, W, C) or
           (n, C, H, W) and are scaled to [0, 1]; floating point is taken as it is.

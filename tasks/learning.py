@@ -33,11 +33,20 @@ def set_weights(model: nn.Module, weights: Mapping[str, NDArray[Any]]) -> None:
     ValueError
         If names or shapes differ from the model's.
     """
-    state = {name: torch.from_numpy(value) for name, value in weights.items()}
-    try:
-        model.load_state_dict(state)
-    except RuntimeError as error:
-        raise ValueError(f"the weights do not fit the model: {error}") from error
+    own = model.state_dict()
+    if own.keys() != weights.keys():
+        odd = sorted(own.keys() ^ weights.keys())
+        raise ValueError(f"the weights do not fit the model: {', '.join(odd[:5])} not in both")
+    given = {name: torch.from_numpy(value) for name, value in weights.items()}
+    for name, value in own.items():
+        if given[name].shape != value.shape:
+            raise ValueError(
+                f"the weights do not fit the model: {name} has shape {tuple(given[name].shape)}, "
+                f"not {tuple(value.shape)}"
+            )
+    # `load_state_dict` takes as long as a training step of a small model.
+    for name, value in own.items():  # these share memory with the model and need no gradient
+        value.copy_(given[name])
 
 
 def logits(model: nn.Module, x: NDArray[Any]) -> torch.Tensor:

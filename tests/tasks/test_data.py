@@ -472,3 +472,18 @@ def test_bad_names(name: str, data_dir: str, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)) as raised:
         load_dataset(name, data_dir)
     assert "\n" not in str(raised.value)
+
+
+def test_an_npz_file_is_a_data_set(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 256, (12, 5, 5), dtype=np.uint8)
+    y = np.arange(12) % 3
+    np.savez(tmp_path / "own.npz", x_train=x[:9], y_train=y[:9], x_test=x[9:], y_test=y[9:])
+    data = load_dataset("npz", str(tmp_path / "own.npz"))
+    assert data.x_train.shape == (9, 1, 5, 5)
+    np.testing.assert_allclose(data.x_train[:, 0], x[:9] / 255, rtol=1e-6)
+    np.testing.assert_array_equal(data.y_test, y[9:])
+    with pytest.raises(
+        ValueError, match=r"dataset 'npz': set data-dir to an \.npz file with x_train"
+    ):
+        load_dataset("npz")
