@@ -3,7 +3,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
 
-.PHONY: help setup demo test test-slow check format bench-engines bench-overhead bench-selection clean
+.PHONY: help setup demo test test-slow check format clean
+.PHONY: bench-engines bench-overhead bench-selection bench-baselines bench-deployment
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -43,6 +44,12 @@ bench-overhead: $(READY) ## Time per message against Flower's FedAvg, on Ray
 
 bench-selection: $(READY) ## Time and memory of the selection mathematics
 	env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE $(BIN)/python benchmarks/selection.py
+
+bench-baselines: $(READY) ## Time of each baseline's selection from 1,000 clients
+	env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE $(BIN)/python benchmarks/baselines.py
+
+bench-deployment: $(READY) ## Time of a round over real Flower processes, and memory with a 60 MB model
+	$(BIN)/python benchmarks/deployment.py
 
 clean: ## Remove .venv, those of bench-engines and caches; runs/ stays
 	rm -rf $(VENV) .venv-blazefl .venv-pfl .pytest_cache .mypy_cache .ruff_cache .hypothesis

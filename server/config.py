@@ -74,6 +74,8 @@ def _at_least(least: float) -> _Rule:
     return _Rule(f"at least {least:g}", lambda value: least <= value < math.inf)
 
 
+_RATE = _Rule("above 0 and at most 1e30", lambda value: 0 < value <= 1e30)  # fits float32
+_THREADS = _Rule("in [1, 256]", lambda value: 1 <= value <= 256)
 _ABOVE_0 = _Rule("above 0", lambda value: 0 < value < math.inf)
 _ABOVE_1 = _Rule("above 1", lambda value: value > 1)
 _SHARE = _Rule("in [0, 1]", lambda value: 0 <= value <= 1)
@@ -150,8 +152,8 @@ class RunConfig:
     alpha: float = _key(0.5, _ABOVE_0, "dirichlet: concentration, small is skewed")
     local_steps: int = _key(10, _at_least(1), "mini-batches a client trains on per round")
     batch_size: int = _key(32, _at_least(1), "examples per mini-batch")
-    learning_rate: float = _key(0.1, _ABOVE_0, "of the clients' SGD")
-    client_threads: int = _key(1, _at_least(1), "CPU threads a client trains with")
+    learning_rate: float = _key(0.1, _RATE, "of the clients' SGD")
+    client_threads: int = _key(1, _THREADS, "CPU threads a client trains with")
     server_learning_rate: float = _key(
         0.0, _at_least(0), "of the aggregator; 0: its own default (1.0, or 0.1 for fedadam, ...)"
     )
@@ -228,6 +230,12 @@ class RunConfig:
                 f"server-learning-rate = {self.server_learning_rate:g}: {self.aggregator} has "
                 f"none; allowed is 0, or an aggregator of {', '.join(_WITH_SERVER_RATE)}"
             )
+        least = 4 * self.malicious_clients + 3
+        if self.aggregator == "bulyan" and self.clients_per_round < least:
+            raise ConfigError(
+                f"clients-per-round = {self.clients_per_round}: bulyan needs at least {least} "
+                f"with malicious-clients = {self.malicious_clients}"
+            )
         if self.resume == "auto" and not self.out:
             raise ConfigError("resume = 'auto': needs out, the folder of the run to go on with")
 
@@ -238,7 +246,8 @@ def _checked(key: str, value: object, spec: dataclasses.Field[Any]) -> Scalar:
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
     if type(value) is not kind:
-        raise ConfigError(f"{key} = {value!r}: must be {_KINDS[kind]} {rule.allowed}".rstrip())
+        allowed = "" if kind is bool else f" {rule.allowed}"
+        raise ConfigError(f"{key} = {value!r}: must be {_KINDS[kind]}{allowed}")
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise ConfigError(f"{key} = {value}: must be a whole number of at most 64 bits")
     if isinstance(value, float) and math.isnan(value):
@@ -250,4 +259,4 @@ def _checked(key: str, value: object, spec: dataclasses.Field[Any]) -> Scalar:
     return value
 
 
-_KINDS = {bool: "true or false;", int: "a whole number", float: "a number", str: "text in quotes,"}
+_KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text in quotes,"}

@@ -20,7 +20,7 @@ from flwr.serverapp.strategy import (
     Strategy,
 )
 
-from server.config import RunConfig
+from server.config import ConfigError, RunConfig
 from strategies import (
     ADCS,
     AFL,
@@ -104,6 +104,14 @@ def build_strategy(config: RunConfig, *, wait: float) -> TwoPhaseStrategy:
         "layer_weighting": config.layer_weighting,
         "normalisation": config.normalisation,
     }
+    if (config.strategy, config.k_medoids) == ("sckm-cluster", "sklearn-extra"):
+        try:
+            import sklearn_extra.cluster  # noqa: F401
+        except Exception as error:  # beside NumPy 2 its import fails with a ValueError
+            raise ConfigError(
+                f"k-medoids = 'sklearn-extra': cannot be loaded ({error}); install the extra "
+                "[sklearn-extra] in an environment with NumPy below 2, or use 'onebatch'"
+            ) from error
     builders: dict[str, Callable[[], TwoPhaseStrategy]] = {
         "sckm-select": lambda: SCKMSelect(**sckm, **shared),
         "sckm-cluster": lambda: SCKMCluster(

@@ -80,14 +80,15 @@ def run(
             strategy.load_state_dict(folder.checkpoint.state)
             tell(f"going on after round {folder.checkpoint.round}")
         tell(f"results go to {folder.path}")
-        last = RoundRecord(0)
+        last, skipped = RoundRecord(0), 0
 
         def central(server_round: int, current: ArrayRecord) -> MetricRecord:
             return _evaluate(model, current, test)
 
         def on_round(record: RoundRecord, current: ArrayRecord) -> None:
-            nonlocal last
+            nonlocal last, skipped
             last = record
+            skipped += record.skipped is not None
             folder.write_round(record, current, strategy.state_dict())
             watch(record)
             tell(progress_line(record, config.num_server_rounds))
@@ -108,6 +109,12 @@ def run(
         except TooFewClientsError as error:
             raise RunAborted(str(error)) from error
         folder.write_model(result.arrays)
+        if skipped and skipped == config.num_server_rounds - first_round + 1:
+            name, reason = next(iter(last.failed.items()), ("", last.skipped))
+            raise RunAborted(
+                f"every round was skipped; the last: {last.skipped}"
+                + (f" ({name}: {reason})" if name else "")
+            )
     from server.figures import save_figures  # matplotlib takes a second to import
 
     save_figures(folder.path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import time
@@ -19,7 +20,7 @@ from server.errors import UserError
 from server.results import load_run
 from strategies import RoundRecord
 
-__all__ = ["RunFolder", "RunFolderError"]
+__all__ = ["RunFolder", "RunFolderError", "new_folder"]
 
 # What may differ between a run and the run that goes on with it.
 _MAY_CHANGE = ("resume", "num-server-rounds", "checkpoint-every", "deadline", "grace", "out")
@@ -27,6 +28,25 @@ _MAY_CHANGE = ("resume", "num-server-rounds", "checkpoint-every", "deadline", "g
 
 class RunFolderError(UserError):
     """The results cannot be written; the text says what is safe."""
+
+
+def new_folder(config: RunConfig) -> Path:
+    """Make a folder for a run that names none: under `runs/` in the working directory.
+
+    Raises
+    ------
+    RunFolderError
+        If it cannot be made.
+    """
+    stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{config.strategy}"
+    # Another run of the same second may have taken the name.
+    names = itertools.chain([stem], (f"{stem}-{number}" for number in itertools.count(2)))
+    folder = next(path for name in names if not (path := Path("runs", name).absolute()).exists())
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise RunFolderError(f"cannot make {folder}: {error.strerror or error}") from error
+    return folder
 
 
 class RunFolder:
@@ -50,8 +70,7 @@ class RunFolder:
     """
 
     def __init__(self, config: RunConfig, extra: Mapping[str, Any] | None = None) -> None:
-        name = f"{time.strftime('%Y%m%d-%H%M%S')}-{config.strategy}"
-        self.path = Path(config.out or Path("runs") / name).absolute()
+        self.path = Path(config.out).absolute() if config.out else new_folder(config)
         self._every = config.checkpoint_every
         self._written = 0
         values = {**config.to_run_config(), "out": str(self.path), **(extra or {})}

@@ -121,7 +121,7 @@ def compare(
         ),
     ] = None,
     cpus: Annotated[
-        int | None, typer.Option(help="Runs at a time; by default one per CPU.")
+        int | None, typer.Option(min=1, help="Runs at a time; by default one per CPU.")
     ] = None,
     ray_address: Annotated[
         str | None,

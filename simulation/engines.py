@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import tomli_w
 
 from server.config import ConfigError, RunConfig
+from server.run_folder import new_folder
+from tasks.client_data import client_data
 
 __all__ = ["run_inline", "run_ray", "with_absolute_paths"]
 
 
 def with_absolute_paths(config: RunConfig) -> RunConfig:
     """Return the config with `out` and `data-dir` absolute, and a new folder for an empty `out`."""
-    stamp = f"{time.strftime('%Y%m%d-%H%M%S')}-{config.strategy}"
-    out = Path(config.out or Path("runs") / stamp).absolute()
-    data = str(Path(config.data_dir).absolute()) if config.data_dir else ""
+    out = Path(config.out).expanduser().absolute() if config.out else new_folder(config)
+    data = str(Path(config.data_dir).expanduser().absolute()) if config.data_dir else ""
     return dataclasses.replace(config, out=str(out), data_dir=data)
 
 
@@ -117,3 +117,17 @@ def _check(config: RunConfig, num_clients: int) -> None:
             f"clients-per-round = {config.clients_per_round}: must be at most the number of "
             f"clients, {num_clients}"
         )
+    try:
+        # What no client could be given would otherwise be told by each of them, in every round.
+        client_data(
+            config.dataset,
+            config.data_dir,
+            config.partitioner,
+            0,
+            num_clients,
+            shards_per_client=config.shards_per_client,
+            alpha=config.alpha,
+            seed=config.seed,
+        )
+    except ValueError as error:
+        raise ConfigError(str(error)) from error

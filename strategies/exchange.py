@@ -141,7 +141,9 @@ class Exchange:
                 end = now + self.deadline
             if replies:
                 last_reply = now
-                wait_for_grace = len(answers.replies) >= quorum
+                good = len(answers.replies)
+                # Also once the quorum is out of reach: waiting on would change nothing.
+                wait_for_grace = good >= quorum or good + len(pending) < quorum
                 pause = _SHORTEST_PAUSE
             else:
                 pause *= _SLOWER_WHEN_IDLE

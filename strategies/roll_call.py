@@ -26,7 +26,7 @@ def outliers(rows: Mapping[str, SketchReply], max_norm_ratio: float) -> dict[str
         return {}
     return {
         name: f"sketch norm {norm:.3g} is {norm / median:.3g} times the median; "
-        f"at most {max_norm_ratio:g} times is allowed"
+        f"at most {max_norm_ratio!r} times is allowed"
         for name, norm in norms.items()
         if norm > max_norm_ratio * median
     }

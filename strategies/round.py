@@ -396,5 +396,5 @@ class Round:
         took = time.perf_counter() - started
         record.seconds[phase] = record.seconds.get(phase, 0.0) + took
         for node, reason in answers.failed.items():
-            record.failed[self._roster.label(node)] = f"{phase}: {reason}"
+            record.failed.setdefault(self._roster.label(node), f"{phase}: {reason}")
         return answers

@@ -272,7 +272,7 @@ class TwoPhaseStrategy(Strategy):
                 continue
             node = reply.metadata.src_node_id
             try:
-                name = client_name(reply)
+                name = self._roster.name(node) or client_name(reply)
                 metrics = reply.content.metric_records["metrics"]
                 value, loss = number(metrics, "accuracy"), number(metrics, "loss")
             except (ReplyError, KeyError) as error:
@@ -391,10 +391,11 @@ class TwoPhaseStrategy(Strategy):
         told = pause = 0.05
         while (connected := len(list(grid.get_node_ids()))) < self.min_clients:
             if time.monotonic() >= end:
+                cohort = self.min_clients == self.clients_per_round
                 raise TooFewClientsError(
-                    f"{self.min_clients} clients are needed (clients-per-round = "
-                    f"{self.clients_per_round}), {connected} are connected after {self.wait:g} s; "
-                    f"allowed is at most {connected}"
+                    f"{'clients-per-round' if cohort else 'min-clients'} = {self.min_clients}: "
+                    f"{connected} clients are connected after {self.wait:g} s; allowed is at most "
+                    f"{connected}"
                 )
             time.sleep(pause)
             pause = min(1.0, 1.5 * pause)

@@ -130,8 +130,15 @@ def elbow(losses: ArrayLike) -> int:
     Returns
     -------
     int
+
+    Raises
+    ------
+    ValueError
+        If there is no loss, or one is not finite.
     """
     curve = np.asarray(losses, dtype=np.float64)
+    if curve.ndim != 1 or not len(curve) or not np.isfinite(curve).all():
+        raise ValueError("losses: must be at least one finite number, in one dimension")
     depth = np.linspace(curve[0], curve[-1], len(curve)) - curve
     index = int(depth.argmax())
     # Rounding puts a straight line some 1e-16 of its height below its chord.

@@ -112,7 +112,7 @@ BAD: list[tuple[str, Any, str]] = [
     ("batch-size", 0, "at least 1"),
     ("learning-rate", 0.0, "above 0"),
     ("learning-rate", float("inf"), "finite"),
-    ("client-threads", 0, "at least 1"),
+    ("client-threads", 0, "in [1, 256]"),
     ("server-learning-rate", -0.1, "at least 0"),
     ("server-momentum", 1.0, "in [0, 1)"),
     ("malicious-clients", -1, "at least 0"),

@@ -32,7 +32,7 @@ def test_run_writes_a_folder_and_says_where(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["run", "-c", "strategy=adcs"], 'strategy="adcs"'),
-        (["run", "-c", "thetta=0.5"], "thetta: unknown key"),
+        (["run", "-c", "thetta=0.5"], "thetta = 0.5: unknown key"),
         (["run", "-n", "2"], "clients-per-round = 3: must be at most the number of clients, 2"),
         (["run", "-c", 'dataset="image-folder"'], "set data-dir"),
         (["report", "absent"], "absent is not the folder of a run"),

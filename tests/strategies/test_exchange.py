@@ -233,3 +233,10 @@ def test_each_message_has_content_of_its_own_choice() -> None:
     assert message.content is content
     assert message.metadata.message_type == "train.sketch"
     assert message.metadata.dst_node_id == 1
+
+
+def test_a_quorum_out_of_reach_ends_by_the_grace() -> None:
+    bench = Bench({1: 0.0, 2: 0.0, 3: None}, errors={1: Error(2, "a"), 2: Error(2, "b")})
+    answers = bench.send([1, 2, 3], quorum=2)
+    assert not answers.replies
+    assert GRACE <= bench.took <= GRACE + 0.5

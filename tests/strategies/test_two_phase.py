@@ -779,8 +779,7 @@ def test_too_few_clients_are_told_in_one_line() -> None:
     with pytest.raises(TooFewClientsError) as error:
         run(sckm(clients_per_round=CLIENTS + 1, wait=0.0))
     assert str(error.value) == (
-        "7 clients are needed (clients-per-round = 7), 6 are connected after 0 s; "
-        "allowed is at most 6"
+        "clients-per-round = 7: 6 clients are connected after 0 s; allowed is at most 6"
     )
 
 

@@ -48,7 +48,7 @@ def select_kmeans_l2(
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
 
-    points = as_points(sketches).astype(sketches.dtype, copy=False)
+    points = as_points(sketches).astype(np.asarray(sketches).dtype, copy=False)
     as_budget(budget, len(points))
     scale = np.abs(points).max()
     if scale > 0:
