@@ -18,10 +18,11 @@ def silent(line: str) -> None:
 
 
 @pytest.mark.slow
-def test_ray_and_inline_agree_bit_for_bit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("model", ["softmax", "cnn"])
+def test_ray_and_inline_agree_bit_for_bit(tmp_path: Path, model: str) -> None:
     folders = []
     for name, engine in (("inline", partial(run_inline, batching=False)), ("ray", run_ray)):
-        config = dataclasses.replace(QUICK, out=str(tmp_path / name))
+        config = dataclasses.replace(QUICK, model=model, out=str(tmp_path / name))
         folders.append(engine(config, 10, tell=silent))
     inline, ray = folders
     for key in ("selected", "scores", "metrics", "bytes-up", "bytes-down"):
