@@ -49,7 +49,13 @@ def main(grid: Grid, context: Context) -> None:
     model = build_model("softmax", test.x_test.shape[1:], test.num_classes, seed=0)
     arrays = ArrayRecord({name: Array(value) for name, value in get_weights(model).items()})
     train_config = ConfigRecord(
-        {"local-steps": 10, "batch-size": 32, "learning-rate": 0.1, "client-threads": 1}
+        {
+            "local-steps": 10,
+            "batch-size": 32,
+            "learning-rate": 0.1,
+            "client-threads": 1,
+            "num-classes": test.num_classes,
+        }
     )
 
     def round_time(exchange: type[Exchange]) -> float:
