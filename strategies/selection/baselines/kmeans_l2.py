@@ -55,7 +55,7 @@ def select_kmeans_l2(
     if scale > 0:
         points = points / scale  # squares of very small or very large entries leave the range
     kmeans = KMeans(budget, n_init=restarts, random_state=int(rng.integers(2**32)))
-    # A thread waits longer for the others than it works: 96 ms on one, 374 ms on two cores.
+    # A thread waits longer for the others than it works: 149 ms on one, 375 ms on two cores.
     with warnings.catch_warnings(), threadpool_limits(1):
         warnings.simplefilter(
             "ignore", ConvergenceWarning
