@@ -22,7 +22,7 @@ from strategies.arrays import pack, view
 from strategies.messages import float_shapes
 from tasks.data import TestData, load_test_data
 from tasks.learning import evaluate, get_weights, set_weights
-from tasks.models import build_model
+from tasks.models import initial_model
 
 __all__ = ["run"]
 
@@ -63,7 +63,7 @@ def run(
     try:
         test = load_test_data(config.dataset, config.data_dir, seed=config.seed)
         shape = test.x_test.shape[1:]
-        model = build_model(config.model, shape, test.num_classes, seed=config.seed)
+        model = initial_model(config.model, shape, test.num_classes, seed=config.seed)
     except ValueError as error:
         raise RunAborted(str(error)) from error
     strategy = build_strategy(config, wait=wait)

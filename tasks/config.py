@@ -8,7 +8,7 @@ from dataclasses import dataclass
 __all__ = ["MODELS", "TaskConfig"]
 
 # Here and not with the models, which import torch.
-MODELS = ("softmax", "cnn", "vgg16")
+MODELS = ("softmax", "cnn", "vgg16", "vgg16-imagenet")
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks._arrays import scaled
+from tasks._arrays import LabelledArrays, scaled
 from tasks._sources import DATASETS, labelled_arrays
 
-__all__ = ["DATASETS", "Dataset", "TestData", "load_dataset", "load_test_data"]
+__all__ = [
+    "DATASETS",
+    "Dataset",
+    "LabelledArrays",
+    "TestData",
+    "load_dataset",
+    "load_test_data",
+    "stored_arrays",
+]
 
 
 @dataclass(frozen=True)
@@ -89,3 +97,8 @@ def load_test_data(name: str, data_dir: str = "", *, seed: int = 0) -> TestData:
     """Load only the test part, as `load_dataset` does with the same arguments."""
     arrays = labelled_arrays(name, data_dir, seed)
     return TestData(scaled(arrays.x_test), arrays.y_test, arrays.num_classes)
+
+
+def stored_arrays(name: str, data_dir: str = "", *, seed: int = 0) -> LabelledArrays:
+    """Return what `load_dataset` loads as it is stored, images as uint8, mapped and not read."""
+    return labelled_arrays(name, data_dir, seed)

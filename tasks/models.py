@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -11,7 +12,11 @@ from torch import nn
 from tasks._callables import load_callable, one_line
 from tasks.config import MODELS
 
-__all__ = ["build_model"]
+__all__ = ["build_model", "imagenet_weights", "initial_model"]
+
+# Mean and standard deviation of the channels that torchvision's weights were trained with.
+_IMAGENET_MEAN = (0.485, 0.456, 0.406)
+_IMAGENET_DEVIATION = (0.229, 0.224, 0.225)
 
 
 def build_model(
@@ -27,6 +32,8 @@ def build_model(
         * `vgg16`: torchvision's VGG16 for 3-channel images of 32×32 and more, randomly initialised.
           Its three classifier layers are for 224×224 images; one linear layer on the 512 averaged
           features replaces them, which leaves 14.7 million parameters (59 MB).
+        * `vgg16-imagenet`: the same for images in [0, 1], whose channels it standardises as
+          torchvision's weights expect. Here it is randomly initialised too: see `initial_model`.
         * `module:function`: a user's own, called as `f(input_shape, num_classes)`.
     input_shape : tuple of int
         Shape of one example, channels first.
@@ -56,9 +63,61 @@ def build_model(
             return _softmax(input_shape, num_classes)
         if name == "cnn":
             return _cnn(input_shape, num_classes)
-        if name == "vgg16":
-            return _vgg16(input_shape, num_classes)
+        if name in ("vgg16", "vgg16-imagenet"):
+            model = _vgg16(name, input_shape, num_classes)
+            if name == "vgg16-imagenet":
+                model.register_forward_pre_hook(_standardise)
+            return model
         return _users(name, input_shape, num_classes)
+
+
+def initial_model(
+    name: str, input_shape: tuple[int, ...], num_classes: int, *, seed: int
+) -> nn.Module:
+    """Build the model that training starts from: `build_model`, with pre-trained weights if any.
+
+    Only who starts the training needs it; clients receive the weights. For `vgg16-imagenet` the
+    convolutions are torchvision's from the file `imagenet_weights()`; the classifier is new.
+
+    Raises
+    ------
+    ValueError
+        As `build_model`, and if the file is missing or holds something else.
+    """
+    model = build_model(name, input_shape, num_classes, seed=seed)
+    if name == "vgg16-imagenet":
+        _load_features(model, imagenet_weights())
+    return model
+
+
+def imagenet_weights() -> Path:
+    """Return where torchvision keeps VGG16's ImageNet weights; the file may not exist."""
+    return Path(torch.hub.get_dir(), "checkpoints", "vgg16-397923af.pth")
+
+
+def _load_features(model: nn.Module, file: Path) -> None:
+    if not file.is_file():
+        raise ValueError(
+            f"model 'vgg16-imagenet': put torchvision's {file.name} in {file.parent}, or use "
+            "model 'vgg16', which is randomly initialised"
+        )
+    own = {key: value for key, value in model.state_dict().items() if key.startswith("features.")}
+    try:
+        stored = torch.load(file, map_location="cpu", weights_only=True)
+        for key, value in own.items():
+            if stored[key].shape != value.shape:
+                raise ValueError(f"{key} has shape {tuple(stored[key].shape)}")
+            value.copy_(stored[key])
+    except Exception as error:  # pickle, zipfile and torch each raise their own
+        raise ValueError(
+            f"model 'vgg16-imagenet': {file} does not hold VGG16's weights: {one_line(error)}"
+        ) from error
+
+
+def _standardise(model: nn.Module, inputs: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
+    (x,) = inputs
+    mean, deviation = x.new_tensor(_IMAGENET_MEAN), x.new_tensor(_IMAGENET_DEVIATION)
+    return ((x - mean[:, None, None]) / deviation[:, None, None],)
 
 
 def _softmax(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
@@ -92,10 +151,10 @@ def _cnn(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     return model.to(memory_format=torch.channels_last)
 
 
-def _vgg16(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+def _vgg16(name: str, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     if len(input_shape) != 3 or input_shape[0] != 3 or min(input_shape[1:]) < 32:
         raise ValueError(
-            f"model 'vgg16': input shape {input_shape}, expected (3, height, width) "
+            f"model {name!r}: input shape {input_shape}, expected (3, height, width) "
             "of at least 32×32"
         )
     import torchvision
