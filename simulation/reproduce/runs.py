@@ -5,6 +5,8 @@ A run of 20,000 rounds has written 30 MB. Runs are read line by line, one after 
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,8 +100,7 @@ def run_settings(
         check_fits(job.config, job.num_clients)
     done = len(jobs) - len(todo)
     if todo:
-        length = f", each about {minutes:g} minutes of one CPU" if minutes is not None else ""
-        options.tell(f"{len(todo)} of {len(jobs)} runs to do{length}")
+        options.tell(f"{len(todo)} of {len(jobs)} runs to do{_length(len(todo), minutes, options)}")
     failed = 0
     names = {job.folder: name for name, job in todo.items()}
 
@@ -169,6 +170,14 @@ def load_result(folder: Path) -> Result:
         cluster_rounds=found[:, 0],
         clusters=found[:, 1],
     )
+
+
+def _length(runs: int, minutes: float | None, options: Options) -> str:
+    if minutes is None:
+        return ""
+    cpus = options.cpus or os.cpu_count() or 1
+    waves = math.ceil(runs / cpus)
+    return f", roughly {math.ceil(waves * minutes)} min with {cpus} at a time"
 
 
 def _jobs(settings: Sequence[Setting], options: Options, folder: str) -> dict[tuple[str, int], Job]:

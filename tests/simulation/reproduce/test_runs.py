@@ -42,12 +42,12 @@ def test_runs_are_done_once_seed_by_seed(tmp_path: Path, started: list[str]) -> 
     told: list[str] = []
     options = Options(out=tmp_path, full=False, seeds=1, tell=told.append)
     run_settings(SETTINGS[:1], options, folder="some")
-    options = dataclasses.replace(options, seeds=2)
+    options = dataclasses.replace(options, seeds=2, cpus=2)
     told.clear()
-    results = run_settings(SETTINGS, options, folder="some", minutes=0.5)
+    results = run_settings(SETTINGS, options, folder="some", minutes=2.2)
     assert started == ["clustered/seed-0", "uniform/seed-0", "clustered/seed-1", "uniform/seed-1"]
     assert told == [
-        "3 of 4 runs to do, each about 0.5 minutes of one CPU",
+        "3 of 4 runs to do, roughly 5 min with 2 at a time",
         "2/4 uniform, seed 0: finished",
         "3/4 clustered, seed 1: finished",
         "4/4 uniform, seed 1: finished",
