@@ -23,7 +23,7 @@ import tomli_w
 
 from server.config import ConfigError, RunConfig, Scalar
 from server.errors import RunAborted, UserError
-from server.results import load_run
+from server.results import load_config
 from server.run_folder import RunFolderError
 from simulation.engines import with_absolute_paths
 
@@ -108,7 +108,7 @@ def is_finished(job: Job) -> bool:
     if not job.folder.exists():
         return False
     try:
-        found = load_run(job.folder).config
+        found = load_config(job.folder)
     except ValueError as error:
         raise ConfigError(f"{error}; remove it or name another --out") from None
     wanted = {**job.config.to_run_config(), "clients": job.num_clients}

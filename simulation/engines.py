@@ -13,7 +13,7 @@ from server.config import ConfigError, RunConfig
 from server.run_folder import new_folder
 from tasks.client_data import client_data
 
-__all__ = ["run_inline", "run_ray", "with_absolute_paths"]
+__all__ = ["check_fits", "run_inline", "run_ray", "with_absolute_paths"]
 
 
 def with_absolute_paths(config: RunConfig) -> RunConfig:
@@ -49,7 +49,7 @@ def run_inline(
     UserError
         If the configuration does not fit the clients or the run cannot go on.
     """
-    _check(config, num_clients)
+    check_fits(config, num_clients)
     from client.app import BATCHED_MODELS, answer_cohort, app
     from server.run import run
     from simulation.inline import InlineGrid
@@ -79,7 +79,7 @@ def run_ray(
     UserError, RunFailed
         As `run_inline`; `RunFailed` also if Flower or Ray does not do its part.
     """
-    _check(config, num_clients)
+    check_fits(config, num_clients)
     from simulation.flower import run_on_ray
 
     config = with_absolute_paths(config)
@@ -109,7 +109,14 @@ def _app_description(config: RunConfig) -> str:
     return tomli_w.dumps({"project": project, "tool": {"flwr": {"app": app}}})
 
 
-def _check(config: RunConfig, num_clients: int) -> None:
+def check_fits(config: RunConfig, num_clients: int) -> None:
+    """Find out before a run what would stop it: too few clients, data not there or not divisible.
+
+    Raises
+    ------
+    ConfigError
+        Saying what is wrong, in one line.
+    """
     if num_clients < 1:
         raise ConfigError(f"clients = {num_clients}: must be at least 1")
     if config.clients_per_round > num_clients:
