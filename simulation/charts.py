@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from server.results import Run
 from simulation.outcomes import Group, traffic
 
-__all__ = ["accuracy_chart", "clusters_chart", "lines_chart", "picks_chart", "traffic_chart"]
+__all__ = ["COLOURS", "accuracy_chart", "clusters_chart", "lines_chart", "picks_chart", "traffic_chart"]
 
 # Okabe and Ito's colours, told apart with any colour vision; their yellow is too pale for a line.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _DASHES = ("-", "--", "-.", ":")
 _SIZE = (5.2, 3.9)  # inches: text stays readable when a phone shows the figure at 10 cm
 
@@ -149,8 +149,8 @@ def _at_evaluations(run: Run, values: NDArray[np.float64]) -> NDArray[np.float64
 
 
 def _draw(axes: Axes, curve: _Curve, number: int, label: str) -> None:
-    colour = _COLOURS[number % len(_COLOURS)]
-    dashes = _DASHES[number // len(_COLOURS) % len(_DASHES)]
+    colour = COLOURS[number % len(COLOURS)]
+    dashes = _DASHES[number // len(COLOURS) % len(_DASHES)]
     marker = "o" if len(curve.x) == 1 else None
     axes.plot(curve.x, curve.mean, color=colour, linestyle=dashes, marker=marker, label=label)
     if np.any(curve.high > curve.low):

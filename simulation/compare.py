@@ -27,7 +27,7 @@ from server.results import load_config
 from server.run_folder import RunFolderError
 from simulation.engines import with_absolute_paths
 
-__all__ = ["Job", "is_finished", "plan", "run_jobs"]
+__all__ = ["Job", "is_finished", "plan", "ray_session", "run_jobs"]
 
 # What may differ between a finished run and the same run asked for again.
 _IMMATERIAL = ("out", "resume", "checkpoint-every")
@@ -153,7 +153,7 @@ def run_jobs(
         return
     import ray
 
-    with _ray(cpus, ray_address):
+    with ray_session(cpus, ray_address):
         task = ray.remote(num_cpus=1, max_retries=0)(_run_job)
         waiting = {task.remote(job.config.to_run_config(), job.num_clients): job for job in jobs}
         while waiting:
@@ -202,7 +202,14 @@ def _place(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 @contextmanager
-def _ray(cpus: int | None, address: str | None) -> Iterator[None]:
+def ray_session(cpus: int | None, address: str | None) -> Iterator[None]:
+    """Start Ray on this machine, or connect to a cluster, for the time of the block.
+
+    Raises
+    ------
+    RunAborted
+        If Ray cannot be reached.
+    """
     import ray
 
     # Workers import this project from where it was imported here.
