@@ -15,7 +15,14 @@ from numpy.typing import NDArray
 from server.results import Run
 from simulation.outcomes import Group, traffic
 
-__all__ = ["COLOURS", "accuracy_chart", "clusters_chart", "lines_chart", "picks_chart", "traffic_chart"]
+__all__ = [
+    "COLOURS",
+    "accuracy_chart",
+    "clusters_chart",
+    "lines_chart",
+    "picks_chart",
+    "traffic_chart",
+]
 
 # Okabe and Ito's colours, told apart with any colour vision; their yellow is too pale for a line.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")

@@ -18,7 +18,7 @@ from simulation.table import Table
 __all__ = ["density", "expansion", "exponent", "figure_2", "moments"]
 
 _CONSTANT = 4 / (3 ** (2 / 3) * math.pi) * gamma(2 / 3)  # as printed in Eqs. 16 and 17
-_COUPLINGS = (-0.6, -0.3, 0.0, 0.3, 0.6, 0.9)
+_COUPLINGS = (-0.5, -0.25, 0.0, 0.25, 0.5, 0.75)
 _LEVELS = (0.9, 0.5, 0.1, 0.01)  # of the density's peak
 _GAUSSIAN_KURTOSIS = 3.0
 
@@ -175,7 +175,7 @@ def _claims(
 def _level_sets(couplings: Sequence[float]) -> Figure:
     figure = Figure(figsize=(7.2, 5.4), layout="constrained")
     panels = figure.subplots(2, math.ceil(len(couplings) / 2), sharex=True, sharey=True)
-    axis = np.linspace(-3, 3, 301)
+    axis = np.linspace(-4, 4, 401)
     u, v = np.meshgrid(axis, axis)
     colours = COLOURS[: len(_LEVELS)]
     for panel, rho in zip(panels.flat, couplings, strict=True):
@@ -189,5 +189,5 @@ def _level_sets(couplings: Sequence[float]) -> Figure:
     figure.supylabel("gradient coordinate of client 2, g2 (units of σ2)", fontsize=10)
     handles = [Line2D([], [], color=colour) for colour in colours]
     labels = [f"{100 * level:g}% of the peak" for level in _LEVELS]
-    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
+    figure.legend(handles, labels, loc="outside upper center", ncols=4, frameon=False, fontsize=9)
     return figure

@@ -99,9 +99,7 @@ def observe(setting: ProbeSetting) -> Observed:
         )
         for client in range(setting.num_clients)
     ]
-    model = initial_model(
-        setting.model, test.x_test.shape[1:], test.num_classes, seed=setting.seed
-    )
+    model = initial_model(setting.model, test.x_test.shape[1:], test.num_classes, seed=setting.seed)
     start = get_weights(model)
     layers = {name: (value.shape, value.size) for name, value in start.items()}
     current = _flat(start)
@@ -110,7 +108,10 @@ def observe(setting: ProbeSetting) -> Observed:
         ends = np.cumsum([size for _, size in layers.values()])[:-1]
         parts = np.split(weights, ends)
         return pack(
-            {name: p.reshape(shape) for p, (name, (shape, _)) in zip(parts, layers.items(), strict=True)}
+            {
+                name: p.reshape(shape)
+                for p, (name, (shape, _)) in zip(parts, layers.items(), strict=True)
+            }
         )
 
     def accuracy(weights: NDArray[np.float32]) -> float:
