@@ -133,10 +133,10 @@ _NOTES = (
     "Eq. 17 is not the expansion of Eq. 16: it has x³ where Eq. 16 has |x|³, so that it grows "
     "without bound where the coordinates are negative, and even for positive ones the cross term "
     "lacks a factor 1 + ρ (and with general scales has σ1 σ2 for σ1² σ2² in the denominator).",
-    "Eq. 16 is the same at (g1, g2) and (-g1, -g2). So every odd moment is 0, E[G1² G2] and with it "
-    "the expected SCKM of two clients included, whatever ρ is: the model does not explain why SCKM "
-    "should tell pairs apart. With β = 3 the tails are lighter than a Gaussian's, not heavier, and "
-    "a coordinate's marginal is generalized normal for ρ = 0 alone.",
+    "Eq. 16 is the same at (g1, g2) and (-g1, -g2). So every odd moment is 0, E[G1² G2] and with "
+    "it the expected SCKM of two clients included, whatever ρ is: the model does not explain why "
+    "SCKM should tell pairs apart. With β = 3 the tails are lighter than a Gaussian's, not "
+    "heavier, and a coordinate's marginal is generalized normal for ρ = 0 alone.",
     "ρ acts by a linear map, so that every level set is a linear image of |x|³ + |y|³ = const; it "
     "is stretched along a diagonal, but no farther from an ellipse for a larger |ρ|.",
 )

@@ -81,7 +81,7 @@ def _first_of_each(labels: NDArray[np.int64], count: int) -> NDArray[np.int64]:
 def _halved(images: NDArray[Any]) -> NDArray[np.float32]:
     n, channels, height, width = images.shape
     blocks = images.reshape(n, channels, height // 2, 2, width // 2, 2)
-    return blocks.mean(axis=(3, 5), dtype=np.float32)
+    return np.asarray(blocks.mean(axis=(3, 5), dtype=np.float32))
 
 
 def _features(images: Arrays) -> Arrays:
@@ -126,6 +126,6 @@ def _responses(
         patches = patches - patches.mean(dim=1, keepdim=True)
         variance = patches.var(dim=1, keepdim=True, correction=0)
         patches = patches / torch.sqrt(variance + _REGULARISER) - offset
-        seen = torch.relu(weight @ patches - _THRESHOLD).unflatten(2, (side, side))
+        seen = torch.relu(weight @ patches - _THRESHOLD).reshape(len(patches), -1, side, side)
         parts.append(torch.nn.functional.avg_pool2d(seen, side // 2).flatten(1))
     return torch.cat(parts).numpy()

@@ -112,7 +112,8 @@ def relative_accuracy(losses: ArrayLike) -> NDArray[np.float64]:
     """Return Eq. 7 along the last axis: by which share a loss is below the largest."""
     values = np.asarray(losses, dtype=np.float64)
     largest = values.max(axis=-1, keepdims=True)
-    return np.divide(largest - values, largest, out=np.zeros_like(values), where=largest > 0)
+    unknown = np.zeros_like(values)
+    return np.asarray(np.divide(largest - values, largest, out=unknown, where=largest > 0))
 
 
 def _norms(vector: NDArray[np.floating]) -> NDArray[np.float64]:

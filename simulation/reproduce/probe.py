@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import entr
 
 from server.config import ConfigError
 from simulation.reproduce.item import Findings, Options
@@ -16,7 +17,7 @@ from simulation.reproduce.slices import Observed, ProbeSetting, observe_all
 from simulation.reproduce.verdict import above
 from simulation.table import Table, mean_cell
 
-__all__ = ["slice_losses", "table_3", "table_4"]
+__all__ = ["slice_bounds", "slice_losses", "table_3", "table_4"]
 
 _CLIENTS = 10
 _SHARDS = (1, 2, 5)
@@ -41,9 +42,9 @@ _PRESET = _Scale(
     local_steps=5,
     learning_rate=0.05,
     test_images=1000,
-    about="A preset (--full is the paper's scale): a CNN of two convolutions, 500 training images a "
-    "class of CIFAR-10 at half the resolution, pairs judged by 1,000 test images. A linear model as "
-    "in the other presets would not do: its gradient has m1 = 0, whatever the data.",
+    about="A preset (--full is the paper's scale): a CNN of two convolutions, 500 training images "
+    "a class of CIFAR-10 at half the resolution, pairs judged by 1,000 test images. A linear model "
+    "as in the other presets would not do: its gradient has m1 = 0, whatever the data.",
 )
 
 
@@ -54,23 +55,40 @@ def slice_losses(observed: Observed) -> NDArray[np.float64]:
     all pairs are equally good there is nothing to predict and the losses are NaN.
     """
     losses = np.full(observed.features.shape[::2], np.nan)
-    for row, (features, accuracy) in enumerate(
-        zip(observed.features, observed.accuracy, strict=True)
+    for row, (features, labels) in enumerate(
+        zip(observed.features, _labels(observed), strict=True)
     ):
-        spread = np.ptp(accuracy)
-        if spread > 0:
-            labels = (accuracy - accuracy.min()) / spread
+        if not np.isnan(labels).any():
             losses[row] = [probe_loss(column, labels) for column in features.T]
     return losses
 
 
+def slice_bounds(observed: Observed) -> NDArray[np.float64]:
+    """Return for each slice the loss of the mean label and the labels' entropy, shape (R, 2).
+
+    The first needs no feature, and no prediction is better than the second. NaN as `slice_losses`.
+    """
+    labels = _labels(observed)
+    entropies = entr(labels) + entr(1 - labels)
+    means = labels.mean(axis=1)
+    return np.stack([entr(means) + entr(1 - means), entropies.mean(axis=1)], axis=1)
+
+
+def _labels(observed: Observed) -> NDArray[np.float64]:
+    """Return the accuracies, min-max scaled by slice; NaN where they are all equal."""
+    low = observed.accuracy.min(axis=1, keepdims=True)
+    spread = np.ptp(observed.accuracy, axis=1, keepdims=True)
+    unknown = np.full_like(observed.accuracy, np.nan)
+    return np.asarray(np.divide(observed.accuracy - low, spread, out=unknown, where=spread > 0))
+
+
 def table_3(options: Options) -> Findings:
     """Rank the features by how well each predicts a pair's use."""
-    losses = _losses(options)
+    losses = {key: slice_losses(own) for key, own in _observed(options).items()}
     found = {key: _where_known(ranks, own) for key, own in losses.items()}
     scores = {key: len(FEATURES) - own for key, own in found.items()}
-    by_seed = _by_seed(scores, _SHARDS, range(1, _ROUNDS + 1))
-    one, five = (_by_seed(scores, (s,), range(1, _ROUNDS + 1)) for s in (1, 5))
+    by_seed = _columns(scores, _SHARDS)
+    one, five = (_columns(scores, (shards,)) for shards in (1, 5))
     cosine = FEATURES.index("cos2")
     return Findings(
         title="Table 3: features of pairs, ranked by what they predict",
@@ -78,33 +96,34 @@ def table_3(options: Options) -> Findings:
         tables=(_table(scores, RANKS, "{:.2f}".format, _TABLE_3_NOTE),),
         claims=(
             *(
-                above(f"SCKM ranks above {name}", by_seed[:, _SCKM], by_seed[:, column])
+                above(f"SCKM ranks above {name}", by_seed[_SCKM], by_seed[column])
                 for column, name in enumerate(FEATURES)
                 if column != _SCKM
             ),
-            above("cos2 ranks higher at 5 shards than at 1", five[:, cosine], one[:, cosine]),
-            above("SCKM ranks higher at 1 shard than at 5", one[:, _SCKM], five[:, _SCKM]),
+            above("cos2 ranks higher at 5 shards than at 1", five[cosine], one[cosine]),
+            above("SCKM ranks higher at 1 shard than at 5", one[_SCKM], five[_SCKM]),
         ),
     )
 
 
 def table_4(options: Options) -> Findings:
     """Compare the features by relative accuracy."""
-    losses = _losses(options)
+    observed = _observed(options)
+    losses = {key: slice_losses(own) for key, own in observed.items()}
+    bounds = {key: slice_bounds(own) for key, own in observed.items()}
     scores = {key: _where_known(relative_accuracy, own) for key, own in losses.items()}
     claims = []
     for where in ((1,), (2,), _SHARDS):
-        by_seed = _by_seed(scores, where, range(1, _ROUNDS + 1))
-        means = by_seed.mean(axis=0)
-        means[_SCKM] = -np.inf
-        best = int(np.argmax(means))
+        columns = _columns(scores, where)
+        others = [column for column in range(len(FEATURES)) if column != _SCKM]
+        best = max(others, key=lambda column: float(np.mean(columns[column])))
         place = "all slices" if len(where) > 1 else f"{where[0]} shard{'s' * (where[0] > 1)}"
         claims.append(
             above(
                 f"{place}: relative accuracy of SCKM above the best other feature's, here "
                 f"{FEATURES[best]}",
-                by_seed[:, _SCKM],
-                by_seed[:, best],
+                columns[_SCKM],
+                columns[best],
             )
         )
     by_seed = _by_seed(scores, _SHARDS, range(1, _ROUNDS + 1))
@@ -113,8 +132,8 @@ def table_4(options: Options) -> Findings:
     claims.append(
         above(
             "all slices: moments, SCKM included, have a higher mean than cosines and distances",
-            by_seed[:, moments].mean(axis=1),
-            by_seed[:, geometric].mean(axis=1),
+            by_seed[:, moments].mean(axis=1).tolist(),
+            by_seed[:, geometric].mean(axis=1).tolist(),
         )
     )
     return Findings(
@@ -122,7 +141,7 @@ def table_4(options: Options) -> Findings:
         notes=(*_notes(options), *_TABLE_4_NOTES),
         tables=(
             _table(scores, RELATIVE_ACCURACY, "{:.4f}".format, _TABLE_4_NOTE),
-            _loss_table(losses),
+            _loss_table(losses, bounds),
         ),
         claims=tuple(claims),
     )
@@ -131,7 +150,7 @@ def table_4(options: Options) -> Findings:
 _Scores = Mapping[tuple[int, int], NDArray[np.float64]]  # (shards, seed) -> (R, 11)
 
 
-def _losses(options: Options) -> dict[tuple[int, int], NDArray[np.float64]]:
+def _observed(options: Options) -> dict[tuple[int, int], Observed]:
     if options.seeds < 1:
         raise ConfigError(f"seeds = {options.seeds}: must be at least 1")
     scale = _full() if options.full else _PRESET
@@ -154,7 +173,7 @@ def _losses(options: Options) -> dict[tuple[int, int], NDArray[np.float64]]:
     ]
     folder = options.out.absolute() / f"probe-{scale.model if options.full else 'preset'}"
     observed = observe_all(settings, folder, cpus=options.cpus, tell=options.tell)
-    return {key: slice_losses(own) for key, own in zip(keys, observed, strict=True)}
+    return dict(zip(keys, observed, strict=True))
 
 
 def _full() -> _Scale:
@@ -168,8 +187,8 @@ def _full() -> _Scale:
         learning_rate=0.01,
         test_images=1000,
         about=f"torchvision's VGG16 on all of CIFAR-10, {'with' if there else 'without'} its "
-        "ImageNet weights; one linear layer replaces its classifier. Pairs are judged by 1,000 test "
-        "images: 45 pairs in each of 180 slices on all 10,000 would take weeks on one core.",
+        "ImageNet weights; one linear layer replaces its classifier. Pairs are judged by 1,000 "
+        "test images: 45 pairs in each of 180 slices on all 10,000 would take weeks on one core.",
     )
 
 
@@ -181,6 +200,12 @@ def _where_known(
     known = ~np.isnan(losses).any(axis=1)
     values[known] = measure(losses[known])
     return values
+
+
+def _columns(scores: _Scores, shards: Sequence[int]) -> list[list[float]]:
+    """Return for each feature each seed's mean over all rounds."""
+    columns: list[list[float]] = _by_seed(scores, shards, range(1, _ROUNDS + 1)).T.tolist()
+    return columns
 
 
 def _by_seed(scores: _Scores, shards: Sequence[int], rounds: Sequence[int]) -> NDArray[np.float64]:
@@ -219,14 +244,19 @@ def _table(
     return Table(("slices", *FEATURES), tuple(rows), note)
 
 
-def _loss_table(losses: _Scores) -> Table:
-    by_seed = _by_seed(losses, _SHARDS, range(1, _ROUNDS + 1))
-    cells = [mean_cell(column.tolist(), "{:.4f}".format) for column in by_seed.T]
+def _loss_table(losses: _Scores, bounds: _Scores) -> Table:
+    every = range(1, _ROUNDS + 1)
+    rows = [
+        (name, mean_cell(column.tolist(), "{:.4f}".format))
+        for names, values in ((FEATURES, losses), (("mean label", "entropy"), bounds))
+        for name, column in zip(names, _by_seed(values, _SHARDS, every).T, strict=True)
+    ]
     note = (
-        f"L(f), mean binary cross-entropy over all slices; predicting 1/2 has {np.log(2):.4f}. "
-        "Mean ± standard error over seeds; the paper does not print losses."
+        "L(f), mean binary cross-entropy over all slices, ± standard error over seeds; of the mean "
+        "label, which needs no feature; and the labels' entropy, the least there can be. The paper "
+        "does not print losses."
     )
-    return Table(("loss", *FEATURES), (("All", *cells),), note)
+    return Table(("predicted from", "loss"), tuple(rows), note)
 
 
 def _notes(options: Options) -> tuple[str, ...]:
@@ -239,12 +269,13 @@ def _notes(options: Options) -> tuple[str, ...]:
         "these. Features are of the whole local updates, all layers together, for Table 2 has the "
         "full dimension.",
         "A slice is one round of one training. All 45 pairs are tried in it: a pair's score is the "
-        "test accuracy of the global model after the mean of its two updates, min-max scaled in the "
-        "slice. The model then goes on with the mean update of all ten clients: the paper does not "
-        "say how, and a model that trained on pairs of classes would stay near chance.",
-        "One logistic regression a feature and slice, of scikit-learn, unpenalised, with intercept, "
-        "on the standardised feature; ranks and relative accuracies are averaged over slices, as "
-        "the fractions in the paper's tables show (its text speaks of pooling all pairs instead).",
+        "test accuracy of the global model after the mean of its two updates, min-max scaled in "
+        "the slice. The model then goes on with the mean update of all ten clients: the paper does "
+        "not say how, and a model that trained on pairs of classes would stay near chance.",
+        "One logistic regression a feature and slice, of scikit-learn, unpenalised, with "
+        "intercept, on the standardised feature; ranks and relative accuracies are averaged over "
+        "slices, as the fractions in the paper's tables show (its text speaks of pooling all pairs "
+        "instead).",
     )
 
 
@@ -259,15 +290,17 @@ _TABLE_3_NOTES = (
     "(8.05) above SCKM (7.03), which cos2 equals; read as lower is better, d2² (1.72) is best.",
     "Its rows Iter. 10 and 15 sum to 22.6 and 24.0 instead of 55 and repeat one number, so they "
     "are no ranks of eleven features.",
-    "With Table 2's formula cos_p is neither bounded nor free of scale, and cos2 is not the cosine. "
-    "The text names features (d1, d3, d4, s_p, C_p and others) that the tables do not have.",
+    "With Table 2's formula cos_p is neither bounded nor free of scale, and cos2 is not the "
+    "cosine. The text names features (d1, d3, d4, s_p, C_p and others) that the tables do not "
+    "have.",
 )
-_TABLE_4_NOTE = "Eq. 7, larger is better; mean over slices, ± standard error over seeds. Std: over slices, ours."
+_TABLE_4_NOTE = (
+    "Eq. 7, larger is better; mean over slices, ± standard error over seeds. Std: ours over slices."
+)
 _TABLE_4_NOTES = (
     "The paper's All row repeats its Shard 5 row; the mean of its Shard rows is another (SCKM: "
     "0.4453, printed 0.3030). Bold, and the text, have SCKM best at 1 and 2 shards; in its All row "
     "four features are above it.",
-    "Losses that differ by half, as the paper's relative accuracies say, are not possible between "
-    "fits with an intercept and labels like ours: the loss is at most that of predicting the mean "
-    "label, and at least the labels' own entropy.",
+    "With an intercept no loss is above that of predicting the mean label, and none can be below "
+    "the labels' own entropy; both are in the table of losses, and bound the relative accuracy.",
 )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
 from server.config import Scalar
 from simulation.charts import lines_chart
 from simulation.outcomes import mean_and_error
-from simulation.reproduce.item import Claim, Findings, Options, Picture, Setting
+from simulation.reproduce.item import Findings, Options, Picture, Setting
 from simulation.reproduce.runs import Result, run_settings
 from simulation.reproduce.sckm_paper import TABLE_5, TABLE_6
 from simulation.reproduce.verdict import above, within
@@ -185,9 +186,9 @@ def figure_3(options: Options) -> Findings:
         title="Figure 3: clusters that SCKM-Cluster finds on CIFAR-100",
         notes=(
             *_notes(_CIFAR100, options),
-            "The paper's text has one number, C* = 22 for 30 picked of 50 at one shard; the figure's "
-            "budgets are not in it, ours are those of Table 6 and, at one shard, 10, 20 and 30. "
-            "Elbow: the largest distance of the loss curve below its chord.",
+            "The paper's text has one number, C* = 22 for 30 picked of 50 at one shard; the "
+            "figure's budgets are not in it, ours are those of Table 6 and, at one shard, 10, 20 "
+            "and 30. Elbow: the largest distance of the loss curve below its chord.",
         ),
         tables=(Table(headings, rows, note),),
         pictures=tuple(pictures),
@@ -204,7 +205,7 @@ def figure_3(options: Options) -> Findings:
                     operating[1, large],
                     operating[1, small],
                 )
-                for small, large in zip(ones[:-1], ones[1:], strict=True)
+                for small, large in pairwise(ones)
             ),
             *(
                 above(
@@ -427,8 +428,8 @@ def _final_table(results: _Results, experiment: _Experiment, budget: int) -> Tab
     for shards in experiment.shards:
         headings += [f"S = {shards}", f"S = {shards}, worst client"]
     note = (
-        f"After {experiment.rounds[-1]} rounds: test accuracy of the global model, and of the worst "
-        "client on test data like its own, in %; mean ± standard error over seeds."
+        f"After {experiment.rounds[-1]} rounds: test accuracy of the global model, and of the "
+        "worst client on test data like its own, in %; mean ± standard error over seeds."
     )
     return Table(tuple(headings), tuple(rows), note)
 
@@ -436,10 +437,11 @@ def _final_table(results: _Results, experiment: _Experiment, budget: int) -> Tab
 def _notes(experiment: _Experiment, options: Options) -> tuple[str, ...]:
     seeds = f"{options.seeds} seed{'s' * (options.seeds > 1)}"
     scale = experiment.full if options.full else experiment.preset
-    shared = (
+    shared: tuple[str, ...] = (
         f"{experiment.rounds[-1]} rounds, {experiment.clients} clients, {seeds}; 5 local steps of "
         f"32 images, learning rate {scale['learning-rate']:g}, the same for all methods: the paper "
-        "gives none of these. Sketches are 0.5% of the update of each layer, drawn anew each round.",
+        "gives none of these. Sketches are 0.5% of the update of each layer, drawn anew each "
+        "round.",
         "Power-of-choice takes the largest losses of all clients (d = N); FedCor's first 15 rounds "
         "are uniform, and it is fitted anew every 10; AFL as published (0.75, 0.01, 0.1). Uniform "
         "and round-robin are not in the paper, which does not say over how many runs it averages.",
@@ -458,11 +460,11 @@ def _notes(experiment: _Experiment, options: Options) -> tuple[str, ...]:
             *shared,
         )
     return (
-        f"A preset (--full is the paper's scale): {experiment.about} at half the resolution, softmax "
-        "regression on 1,024 fixed features of them instead of VGG16. The features are responses of "
-        "256 whitened random patches, averaged over quadrants; no label has a part in them. So this "
-        "is fine-tuning of a last layer, on a tenth (CIFAR-10) or a fifth (CIFAR-100) of the training "
-        "images.",
+        f"A preset (--full is the paper's scale): {experiment.about} at half the resolution, "
+        "softmax regression on 1,024 fixed features of them instead of VGG16. The features are "
+        "responses of 256 whitened random patches, averaged over quadrants; no label has a part in "
+        "them. So this is fine-tuning of a last layer, on a tenth (CIFAR-10) or a fifth "
+        "(CIFAR-100) of the training images.",
         "Why: a step of VGG16 takes 0.4 s on one core, 20 minutes a run for SCKM-Select; and a "
         "network trained from scratch hardly leaves chance in so few rounds where clients have one "
         "class: a small CNN reached 0.10 to 0.16 at one shard, whatever the learning rate.",
