@@ -94,7 +94,7 @@ def probe_loss(feature: ArrayLike, labels: ArrayLike) -> float:
         return _cross_entropy(np.full_like(y, y.mean()), y)
     from sklearn.linear_model import LogisticRegression
 
-    model = LogisticRegression(C=_UNPENALISED, tol=1e-8, max_iter=1000)
+    model = LogisticRegression(solver="newton-cholesky", C=_UNPENALISED, tol=1e-8, max_iter=1000)
     model.fit(
         np.concatenate([z, z])[:, np.newaxis],
         np.repeat([1, 0], len(y)),

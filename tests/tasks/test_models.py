@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
 from torch import nn
 
-from tasks.models import build_model
+from tasks.models import build_model, imagenet_weights, initial_model
 
 SHAPES = [
     ("softmax", (1, 8, 8)),
@@ -16,6 +17,7 @@ SHAPES = [
     ("cnn", (1, 28, 28)),
     ("cnn", (3, 33, 32)),
     ("vgg16", (3, 32, 32)),
+    ("vgg16-imagenet", (3, 32, 32)),
 ]
 
 
@@ -100,7 +102,11 @@ def test_users_model(user_models: ModuleType) -> None:
 @pytest.mark.parametrize(
     ("name", "shape", "message"),
     [
-        ("resnet", (4,), "model 'resnet': must be one of softmax, cnn, vgg16, or module:function"),
+        (
+            "resnet",
+            (4,),
+            "model 'resnet': must be one of softmax, cnn, vgg16, vgg16-imagenet, or module:function",
+        ),
         ("cnn", (4,), "model 'cnn': input shape (4,), expected (channels, height, width)"),
         ("cnn", (1, 3, 8), "of at least 4×4"),
         ("vgg16", (1, 32, 32), "model 'vgg16': input shape (1, 32, 32), expected (3, height, "),
@@ -126,3 +132,56 @@ def test_bad_models(
 def test_one_class_is_no_classification() -> None:
     with pytest.raises(ValueError, match="num_classes=1: must be at least 2"):
         build_model("softmax", (4,), 1, seed=0)
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Give torch hub an empty folder; return the place of VGG16's weights in it."""
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    monkeypatch.setattr(torch.hub, "_hub_dir", None)
+    file = imagenet_weights()
+    assert tmp_path in file.parents
+    file.parent.mkdir(parents=True)
+    return file
+
+
+def test_training_starts_from_the_imagenet_weights(hub: Path) -> None:
+    other = build_model("vgg16", (3, 32, 32), 1000, seed=7).state_dict()
+    stored = {k: v for k, v in other.items() if k.startswith("features.")}
+    torch.save({**stored, "classifier.0.weight": torch.zeros(3)}, hub)
+    model = initial_model("vgg16-imagenet", (3, 32, 32), 10, seed=0)
+    state = model.state_dict()
+    assert all(torch.equal(state[key], value) for key, value in stored.items())
+    assert state["classifier.weight"].shape == (10, 512)
+    # Images in [0, 1] are standardised on the way in.
+    plain = build_model("vgg16", (3, 32, 32), 10, seed=0)
+    plain.load_state_dict(state)
+    mean, deviation = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
+    x = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    standardised = (x - mean[:, None, None]) / deviation[:, None, None]
+    torch.testing.assert_close(model(x), plain(standardised))
+
+
+def test_clients_need_no_imagenet_weights(hub: Path) -> None:
+    assert not hub.exists()
+    build_model("vgg16-imagenet", (3, 32, 32), 10, seed=0)
+    with pytest.raises(ValueError, match=r"put torchvision's vgg16-397923af\.pth in ") as raised:
+        initial_model("vgg16-imagenet", (3, 32, 32), 10, seed=0)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("content", [b"no", {"features.0.weight": torch.zeros(2)}, {}])
+def test_bad_imagenet_weights(hub: Path, content: object) -> None:
+    if isinstance(content, bytes):
+        hub.write_bytes(content)
+    else:
+        torch.save(content, hub)
+    with pytest.raises(ValueError, match="does not hold VGG16's weights") as raised:
+        initial_model("vgg16-imagenet", (3, 32, 32), 10, seed=0)
+    assert "\n" not in str(raised.value)
+
+
+def test_other_models_start_as_they_are_built() -> None:
+    first = initial_model("cnn", (1, 8, 8), 3, seed=4).state_dict()
+    second = build_model("cnn", (1, 8, 8), 3, seed=4).state_dict()
+    assert all(torch.equal(first[key], second[key]) for key in second)

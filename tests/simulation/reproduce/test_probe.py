@@ -43,7 +43,10 @@ def inline(monkeypatch: pytest.MonkeyPatch) -> list[ProbeSetting]:
 
     def observe_all(settings, folder, *, cpus, tell):  # type: ignore[no-untyped-def]
         asked.extend(settings)
-        return [fabricated(100 * s.seed + s.shards_per_client) for s in settings]
+        found = [fabricated(100 * s.seed + s.shards_per_client) for s in settings]
+        for observed in found:  # in most rounds there is nothing to predict, which saves fits
+            observed.accuracy[[r for r in range(20) if r + 1 not in (1, 3, 5, 10, 15)]] = 0.5
+        return found
 
     monkeypatch.setattr(probe, "observe_all", observe_all)
     return asked
@@ -119,7 +122,7 @@ def test_tables_tell_the_feature_that_predicts(
         assert all(len(row) == len(table.headings) for row in table.rows)
     rows = {row[0]: row[1:] for row in ranked.tables[0].rows}
     assert rows["All"][FEATURES.index("SCKM")] == "10.00 ± 0.00"
-    assert ranked.tables[0].rows[-3][1] == "1.28" or ranked.tables[0].rows[-1][1] == "1.28"
+    assert ranked.tables[0].rows[-1][:2] == ("– in the paper", "1.28")
     above = [claim.holds for claim in ranked.claims if "SCKM ranks above" in claim.text]
     assert above == [True] * 10
     assert relative.claims[0].holds is True
