@@ -132,14 +132,13 @@ def _reproduce(paper: Paper, items: Sequence[Item], options: Options) -> None:
         tell("one seed: no error bars, and no statement can be judged")
     title = f"The {paper.title} paper, reproduced"
     found: list[Findings] = []
-    reasons = []
+    reasons: dict[str, list[str]] = {}
     for item in items:
         tell(f"\n{item.name}: {item.title}")
         try:
             findings = item.run(options)
         except UserError as error:
-            reasons.append(f"{item.name}: {error}")
-            tell(reasons[-1])
+            reasons.setdefault(str(error), []).append(item.name)
             continue
         told = {note for earlier in found for note in earlier.notes}
         new = tuple(note for note in findings.notes if note not in told)
@@ -149,4 +148,4 @@ def _reproduce(paper: Paper, items: Sequence[Item], options: Options) -> None:
     if found:
         tell(f"\nreport: {options.out / 'report.html'}")
     if reasons:
-        fail(reasons[0] if len(items) == 1 else f"{len(reasons)} of {len(items)} items failed")
+        fail("; ".join(f"{', '.join(names)}: {reason}" for reason, names in reasons.items()))

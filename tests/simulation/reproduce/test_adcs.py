@@ -3,8 +3,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from server.config import RunConfig
+from simulation.cli import app
 from simulation.reproduce import adcs
 from simulation.reproduce.adcs import ITEMS, group_shares, variation
 from simulation.reproduce.item import Findings, Item, Options, Setting
@@ -218,3 +220,24 @@ def test_every_picture_has_axes_and_a_legend(
             assert picture.description
             names.add(picture.name)
     assert len(names) == 6
+
+
+@pytest.mark.slow
+def test_the_command_runs_reports_and_does_not_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(adcs, "_PRESET", {"num-server-rounds": 4, "evaluate-every": 2})
+    arguments = ["reproduce", "adcs", "figure-3", "--preset", "--seeds", "2"]
+    arguments += ["--out", str(tmp_path)]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.output
+    assert "6 of 6 runs to do" in result.output
+    assert "6/6 " in result.output
+    text = (tmp_path / "report.txt").read_text()
+    assert "4 rounds (a preset; the paper has 20,000" in text
+    assert (tmp_path / "figure-3-worst.png").exists()
+    assert (tmp_path / "preset" / "adcs-every-200" / "seed-1" / "rounds.jsonl").exists()
+
+    result = CliRunner().invoke(app, arguments)
+    assert "runs to do" not in result.output
+    assert (tmp_path / "report.txt").read_text() == text
