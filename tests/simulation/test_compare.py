@@ -100,7 +100,7 @@ def test_ray_that_does_not_start_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def init(**options: object) -> None:
-        raise Exception("The node timed out\nduring startup.")  # noqa: TRY002, as Ray does
+        raise Exception("The node timed out\nduring startup.")
 
     monkeypatch.setattr("ray.init", init)
     with pytest.raises(RunAborted, match=r"^Ray at this machine: during startup\.$"):
