@@ -226,7 +226,7 @@ def test_every_picture_has_axes_and_a_legend(
 def test_the_command_runs_reports_and_does_not_run_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(adcs, "_PRESET", {"num-server-rounds": 4, "evaluate-every": 2})
+    monkeypatch.setattr(adcs, "_PRESET", {"num-server-rounds": 4, "evaluate-every": 1})
     arguments = ["reproduce", "adcs", "figure-3", "--preset", "--seeds", "2"]
     arguments += ["--out", str(tmp_path)]
     result = CliRunner().invoke(app, arguments)
