@@ -21,8 +21,8 @@ __all__ = ["ITEMS", "group_shares", "variation"]
 
 _CLIENTS = 30
 _GROUPS = 10
-# Minutes of one CPU for one run at full scale, measured over 100 rounds. A loss of all clients on all
-# their data in every round is what takes long.
+# Minutes of one CPU for one run at full scale, from 100 rounds. What takes long is the loss
+# of all clients on all their data in every round.
 _MINUTES = {"power-of-choice": 25, "adcs-every-1": 31, "divfl": 9, "ocs": 6}
 _OTHER_MINUTES = 3
 
