@@ -227,7 +227,7 @@ def ray_session(cpus: int | None, address: str | None) -> Iterator[None]:
                 logging_level=logging.ERROR,
                 **({} if address else local),
             )
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except Exception as error:  # Ray's own is a plain Exception if it does not start in time
         raise RunAborted(f"Ray at {address or 'this machine'}: {_last_line(error)}") from error
     try:
         yield

@@ -33,9 +33,10 @@ def parse_overrides(texts: Sequence[str]) -> dict[str, Scalar]:
             try:
                 values |= tomllib.loads(f"{key} = {value}")
             except tomllib.TOMLDecodeError:
-                raise ConfigError(
-                    f'{key}={value}: not a value; text needs double quotes: {key}="{value}"'
-                ) from None
+                hint = f'text needs double quotes: {key}="{value}"'
+                if value[0] in "\"'":
+                    hint = "its quote is not closed"
+                raise ConfigError(f"{key}={value}: not a value; {hint}") from None
     return values
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message
 from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg
 
 from server.config import RunConfig
 from strategies import SCKMSelect
@@ -77,9 +78,25 @@ def main(grid: Grid, context: Context) -> None:
         assert len(records[0].replied) == 2, records[0]
         return took
 
+    def two_phases() -> float:
+        """Time two rounds of FedAvg, each one `send_and_receive` to all clients."""
+        strategy = FedAvg(fraction_evaluate=0.0, min_available_nodes=clients)
+        settings = ConfigRecord(
+            {**train_config, "round": 1, "seed": 0, "kept": False, "needs": list[str]()}
+        )
+        started = time.perf_counter()
+        result = strategy.start(grid, arrays, num_rounds=2, train_config=settings)
+        assert len(result.train_metrics_clientapp) == 2
+        return time.perf_counter() - started
+
     round_time(Exchange)  # the clients' first message installs the app
     times = [
-        {"flower": round_time(FlowerExchange), "muster": round_time(Exchange)} for _ in range(turns)
+        {
+            "two phases": two_phases(),
+            "same messages": round_time(FlowerExchange),
+            "muster": round_time(Exchange),
+        }
+        for _ in range(turns)
     ]
     out.write_text(json.dumps(times))
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,12 +14,12 @@ import typer
 from simulation.terminal import fail, tell, told_in_one_line
 
 if TYPE_CHECKING:
-    from simulation.reproduce.item import Item, Options
+    from simulation.reproduce.item import Findings, Item, Options
 
 __all__ = ["PAPERS", "Paper", "reproduce"]
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Paper:
     """A paper: the module with its `ITEMS`, its name in a title, and the scale by default."""
 
@@ -54,7 +54,7 @@ def reproduce(
         typer.Option(
             "--full/--preset",
             help="At the paper's own scale, or at one that a small machine can do. By default adcs "
-            "is full (all of it: about 80 minutes on two free CPUs) and sckm a preset.",
+            "is full (all of it: about 2.5 hours on two free CPUs) and sckm a preset.",
             show_default=False,
         ),
     ] = None,
@@ -107,7 +107,7 @@ def _chosen(paper: str, names: Sequence[str]) -> list[Item]:
     """Return the items of these names, all without any, in the paper's order."""
     from server.config import ConfigError
 
-    items: Sequence[Item] = importlib.import_module(PAPERS[paper].module).ITEMS
+    items = _items(paper)
     allowed = [item.name for item in items]
     for name in names:
         if name not in allowed:
@@ -115,8 +115,13 @@ def _chosen(paper: str, names: Sequence[str]) -> list[Item]:
     return [item for item in items if not names or item.name in names]
 
 
+def _items(paper: str) -> tuple[Item, ...]:
+    items: tuple[Item, ...] = importlib.import_module(PAPERS[paper].module).ITEMS
+    return items
+
+
 def _reproduce(paper: Paper, items: Sequence[Item], options: Options) -> None:
-    """Run the items; an item that fails does not stop the others, and all else is reported."""
+    """Run the items; one that fails does not stop the others; a note is told once."""
     from server.errors import UserError
     from simulation.reproduce.report import findings_text, write_findings
 
@@ -126,20 +131,21 @@ def _reproduce(paper: Paper, items: Sequence[Item], options: Options) -> None:
     if options.seeds < 2:
         tell("one seed: no error bars, and no statement can be judged")
     title = f"The {paper.title} paper, reproduced"
-    found = []
-    reasons = []
+    found: list[Findings] = []
+    reasons: dict[str, list[str]] = {}
     for item in items:
         tell(f"\n{item.name}: {item.title}")
         try:
             findings = item.run(options)
         except UserError as error:
-            reasons.append(f"{item.name}: {error}")
-            tell(reasons[-1])
+            reasons.setdefault(str(error), []).append(item.name)
             continue
-        found.append(findings)
-        tell(f"\n{findings_text(findings)}\n")
+        told = {note for earlier in found for note in earlier.notes}
+        new = tuple(note for note in findings.notes if note not in told)
+        found.append(dataclasses.replace(findings, notes=new))
+        tell(f"\n{findings_text(found[-1])}\n")
         write_findings(title, found, options.out)
     if found:
         tell(f"\nreport: {options.out / 'report.html'}")
     if reasons:
-        fail(reasons[0] if len(items) == 1 else f"{len(reasons)} of {len(items)} items failed")
+        fail("; ".join(f"{', '.join(names)}: {reason}" for reason, names in reasons.items()))

@@ -89,7 +89,12 @@ def _sections(title: str, found: Sequence[Findings]) -> Iterator[str]:
 
 def _summary(claims: Sequence[Claim]) -> str:
     counts = [sum(claim.holds is holds for claim in claims) for holds in (True, False, None)]
+    words = (("holds", "hold"), ("fails", "fail"), ("is open", "are open"))
+    holding, failing, undecided = (
+        f"{count} {one if count == 1 else many}"
+        for count, (one, many) in zip(counts, words, strict=True)
+    )
     return (
-        f"Of {len(claims)} statements {counts[0]} hold, {counts[1]} fail and {counts[2]} are open: "
-        "the difference is at most two standard errors, or there are none of one seed."
+        f"Of {len(claims)} statements {holding}, {failing} and {undecided}: a difference of at "
+        "most two standard errors, or one seed without any, decides nothing."
     )

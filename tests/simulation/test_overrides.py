@@ -33,6 +33,8 @@ def test_reads_a_file(tmp_path: Path) -> None:
         (["adcs"], "^adcs: expected key=value pairs"),
         (["theta = 0.5"], "^theta: expected key=value pairs"),
         (["strategy=adcs"], 'text needs double quotes: strategy="adcs"'),
+        (['strategy="adcs'], 'strategy="adcs: not a value; its quote is not closed'),
+        (['strategy="adcs" x'], "^x: expected"),
         (["absent.toml"], "^absent.toml: no such file"),
     ],
 )
