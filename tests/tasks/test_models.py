@@ -105,7 +105,7 @@ def test_users_model(user_models: ModuleType) -> None:
         (
             "resnet",
             (4,),
-            "model 'resnet': must be one of softmax, cnn, vgg16, vgg16-imagenet, or module:function",
+            "model 'resnet': must be one of softmax, cnn, vgg16, vgg16-imagenet, or module",
         ),
         ("cnn", (4,), "model 'cnn': input shape (4,), expected (channels, height, width)"),
         ("cnn", (1, 3, 8), "of at least 4×4"),
