@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from server.config import Scalar
 from simulation.charts import lines_chart
@@ -161,8 +162,10 @@ def figure_3(options: Options) -> Findings:
         pictures.append(
             Picture(
                 f"figure-3-shards-{shards}",
-                lines_chart(lines, ylabel="clusters found (elbow)"),
-                f"number of clusters over rounds, {shards} shards a client, for several budgets B",
+                _titled(
+                    lines_chart(lines, ylabel="clusters found"), f"{_shards(shards)}, B picked"
+                ),
+                f"number of clusters over rounds, {_shards(shards)}, for several budgets B",
             )
         )
     rows = tuple(
@@ -235,11 +238,11 @@ def _curves(title: str, name: str, experiment: _Experiment, options: Options) ->
                 )
                 for method in experiment.methods
             ]
-            where = f"{shards} shard{'s' * (shards > 1)} a client, {budget} picked"
+            where = f"{_shards(shards)}, {budget} picked"
             pictures.append(
                 Picture(
                     f"{name}-shards-{shards}-select-{budget}",
-                    lines_chart(lines, ylabel=f"test accuracy (%), {where}"),
+                    _titled(lines_chart(lines, ylabel="test accuracy (%)"), where),
                     f"test accuracy over rounds of all methods, {where}",
                 )
             )
@@ -321,6 +324,15 @@ def _averages(
             ),
         ),
     )
+
+
+def _shards(count: int) -> str:
+    return f"{count} shard{'s' * (count > 1)} a client"
+
+
+def _titled(figure: Figure, title: str) -> Figure:
+    figure.axes[0].set_title(title, loc="left", fontsize=10)
+    return figure
 
 
 def _cells(experiment: _Experiment) -> list[tuple[str, int, int]]:
