@@ -299,8 +299,7 @@ _TABLE_4_NOTE = (
 )
 _TABLE_4_NOTES = (
     "The paper's All row repeats its Shard 5 row; the mean of its Shard rows is another (SCKM: "
-    "0.4453, printed 0.3030). Bold, and the text, have SCKM best at 1 and 2 shards; in its All row "
-    "four features are above it.",
+    "0.4453, printed 0.3030), which has four features above SCKM.",
     "With an intercept no loss is above that of predicting the mean label, and none can be below "
     "the labels' own entropy; both are in the table of losses, and bound the relative accuracy.",
 )

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from server.config import ConfigError
+from server.errors import RunAborted
 from simulation.reproduce import probe, slices
 from simulation.reproduce.item import Options
 from simulation.reproduce.pair_features import FEATURES, pair_features, probe_loss
@@ -92,6 +93,18 @@ def test_probes_are_kept_and_checked(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / "shards-2-seed-0.npz").write_bytes(b"nonsense")
     with pytest.raises(ConfigError, match="cannot be read"):
         observe_all([SETTING], tmp_path, cpus=1, tell=print)
+
+
+@pytest.mark.slow
+def test_probes_run_in_ray_and_failures_are_told(tmp_path: Path) -> None:
+    told: list[str] = []
+    wrong = dataclasses.replace(SETTING, seed=1, dataset="nothing")
+    with pytest.raises(RunAborted, match="1 of 2 probes failed"):
+        observe_all([SETTING, wrong], tmp_path, cpus=2, tell=told.append)
+    assert any("nothing" in line for line in told)
+    (found,) = observe_all([SETTING], tmp_path, cpus=2, tell=told.append)
+    np.testing.assert_array_equal(found.features, observe(SETTING).features)
+    assert [file.name for file in tmp_path.iterdir()] == ["shards-2-seed-0.npz"]
 
 
 def test_losses_of_slices() -> None:
