@@ -81,6 +81,13 @@ def run(
             "result is the Ray engine's bit for bit, with it within rounding."
         ),
     ] = True,
+    workers: Annotated[
+        int,
+        typer.Option(
+            help="inline: processes that train the clients, no more than CPUs. The result is the "
+            "same; a CNN is faster, a small model slower."
+        ),
+    ] = 1,
 ) -> None:
     """Run one simulation; print a line a round and where the results are.
 
@@ -96,7 +103,7 @@ def run(
             _tell("starting Flower and Ray, which takes 10 to 20 seconds")
             run_ray(config, clients, cpus=cpus, tell=_tell)
         else:
-            run_inline(config, clients, batching=batching, tell=_tell)
+            run_inline(config, clients, batching=batching, workers=workers, tell=_tell)
 
 
 @app.command(short_help="Run strategies with several seeds and compare them.")
