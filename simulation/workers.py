@@ -34,8 +34,8 @@ __all__ = ["WorkerGrid"]
 class WorkerGrid(LocalGrid):
     """Runs clients in worker processes; the replies are those of one `InlineGrid`.
 
-    A client that keeps state between messages is always answered by the worker that holds it; the
-    others go where there is least to do. A worker that dies makes its clients' messages error
+    A client that keeps state between messages is always answered by the worker that holds it. The
+    others go to the worker that has their data in memory, as far as that leaves all equal work. A worker that dies makes its clients' messages error
     replies with code 8, what those clients kept is lost, and the other workers take them over. A
     context manager: its end ends the workers.
 
@@ -65,7 +65,8 @@ class WorkerGrid(LocalGrid):
         nodes = client_nodes(num_clients, None)
         super().__init__(nodes)
         self._partitions = {node: partition for partition, node in enumerate(nodes)}
-        self._homes: dict[int, _Worker] = {}
+        self._last: dict[int, _Worker] = {}  # who answered a client last
+        self._bound: set[int] = set()  # clients that keep state there
         self._alive: list[_Worker] = []
         self._sent = SharedMemory()
         try:
@@ -101,14 +102,11 @@ class WorkerGrid(LocalGrid):
             if answered is None:
                 replies.extend(self._lost(worker, share))
                 continue
-            own, keepers = answered
+            own, bound = answered
             replies.extend(own)
-            for message in share:
-                node = message.metadata.dst_node_id
-                if node in keepers:
-                    self._homes[node] = worker
-                else:
-                    self._homes.pop(node, None)
+            nodes = [message.metadata.dst_node_id for message in share]
+            self._last.update(dict.fromkeys(nodes, worker))
+            self._bound = self._bound.difference(nodes) | bound
         if not self._alive:
             raise RunAborted("the last worker process ended; the lines above say how")
         order = {message.metadata.message_id: i for i, message in enumerate(messages)}
@@ -116,20 +114,20 @@ class WorkerGrid(LocalGrid):
 
     def _shares(self, messages: Sequence[Message]) -> dict[_Worker, list[Message]]:
         """Return each worker's messages, in order; workers without any are left out."""
+        nodes = dict.fromkeys(message.metadata.dst_node_id for message in messages)
+        fair = -(-len(nodes) // len(self._alive))
         loads = dict.fromkeys(self._alive, 0)
-        chosen = {m.metadata.dst_node_id: self._homes.get(m.metadata.dst_node_id) for m in messages}
-        for home in chosen.values():
-            if home is not None:
-                loads[home] += 1
-        for node, home in chosen.items():
-            if home is None:
-                chosen[node] = idlest = min(loads, key=loads.__getitem__)
-                loads[idlest] += 1
+        chosen: dict[int, _Worker] = {}
+        # Those that cannot be moved first.
+        for node in sorted(nodes, key=lambda node: node not in self._bound):
+            worker = self._last.get(node)
+            if worker is None or (node not in self._bound and loads[worker] >= fair):
+                worker = min(loads, key=loads.__getitem__)
+            chosen[node] = worker
+            loads[worker] += 1
         shares: dict[_Worker, list[Message]] = {}
         for message in messages:
-            worker = chosen[message.metadata.dst_node_id]
-            assert worker is not None
-            shares.setdefault(worker, []).append(message)
+            shares.setdefault(chosen[message.metadata.dst_node_id], []).append(message)
         return shares
 
     def _lost(self, worker: _Worker, share: Sequence[Message]) -> list[Message]:
@@ -137,7 +135,8 @@ class WorkerGrid(LocalGrid):
         code = worker.end()
         how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
         self._alive.remove(worker)
-        self._homes = {node: home for node, home in self._homes.items() if home is not worker}
+        self._last = {node: last for node, last in self._last.items() if last is not worker}
+        self._bound &= self._last.keys()
         log(WARNING, "a worker process ended (%s); %d go on", how, len(self._alive))
         return [
             Message(
@@ -238,9 +237,9 @@ def _serve(
             messages: list[Message] = load(connection.recv_bytes(), received)
             replies = grid.answer(messages)
             nodes = {message.metadata.dst_node_id for message in messages}
-            keepers = {node for node in nodes if grid.keeps_state(node)}
+            bound = {node for node in nodes if grid.keeps_state(node)}
             sent.clear()
-            connection.send_bytes(dump((replies, keepers), sent))
+            connection.send_bytes(dump((replies, bound), sent))
 
 
 @contextmanager
