@@ -79,7 +79,8 @@ def main() -> None:
             ratio = statistics.median(ours / theirs for ours, theirs in pairs)
             pfl = f"{median['pfl']:6.0f}" if "pfl" in median else "     -"
             print(
-                f"{model:8} {cohort:7} {workers:7}  {median['plain']:6.0f}  {median['blazefl']:7.0f}  {pfl}  "
+                f"{model:8} {cohort:7} {workers:7}  "
+                f"{median['plain']:6.0f}  {median['blazefl']:7.0f}  {pfl}  "
                 f"{median['inline']:6.0f}  {ratio:14.2f}  {bound:5.2f}  {load()}"
                 f"{'' if ratio >= bound else '  MISSED'}",
                 flush=True,

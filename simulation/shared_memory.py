@@ -37,7 +37,10 @@ class SharedMemory:
     """
 
     def __init__(self, descriptor: int | None = None) -> None:
-        self._file = os.memfd_create("muster") if descriptor is None else descriptor
+        if descriptor is None:
+            descriptor = os.memfd_create("muster")
+            os.ftruncate(descriptor, _FIRST_SIZE)
+        self._file = descriptor
         self._map: mmap.mmap | None = None
         self._used = 0
         # Where an array was written, and the array, so that its id is not used again.
@@ -75,7 +78,7 @@ class SharedMemory:
         if self._map is None or end > len(self._map):
             size = os.fstat(self._file).st_size
             if size < end:  # only where it is written: a reader's cut would lose what is written
-                size = max(_FIRST_SIZE, 2 * end)
+                size = 2 * end
                 os.ftruncate(self._file, size)
             self._map = mmap.mmap(self._file, size)  # the one before goes with its last view
         return np.ndarray(shape, dtype, buffer=self._map, offset=offset)

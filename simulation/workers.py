@@ -35,9 +35,9 @@ class WorkerGrid(LocalGrid):
     """Runs clients in worker processes; the replies are those of one `InlineGrid`.
 
     A client that keeps state between messages is always answered by the worker that holds it. The
-    others go to the worker that has their data in memory, as far as that leaves all equal work. A worker that dies makes its clients' messages error
-    replies with code 8, what those clients kept is lost, and the other workers take them over. A
-    context manager: its end ends the workers.
+    others go to the worker that has their data in memory, as far as that leaves all equal work. A
+    worker that dies makes its clients' messages error replies with code 8; what those clients kept
+    is lost, and the other workers take them over. A context manager: its end ends the workers.
 
     Parameters
     ----------
@@ -205,8 +205,10 @@ class _Worker:
         self.process.join(timeout=0.1)  # one that is dying has an exit code of its own
         self.process.kill()  # it has nothing to put in order
         self.process.join()
+        code = self.process.exitcode
+        self.process.close()
         self.received.close()
-        return self.process.exitcode
+        return code
 
     def _wait(self) -> None:
         try:
