@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from strategies.selection import baselines
+from strategies.selection import baselines, select_adcs
 
 
 def cases(clients: int, budget: int, entries: int) -> dict[str, Callable[[], object]]:
@@ -54,6 +54,7 @@ def cases(clients: int, budget: int, entries: int) -> dict[str, Callable[[], obj
         "fedcor's refit, 100 rounds": lambda: baselines.fit_fedcor(changes, np.arange(100)),
         "gpfl": lambda: baselines.select_gpfl(losses, ages, budget, round=60),
         "kmeans-l2": lambda: baselines.select_kmeans_l2(sketches, budget, rng=rng),
+        "static-dpp": lambda: select_adcs(sketches, np.zeros(clients), 0.0, budget),
         "cosine-diversity": lambda: baselines.select_cosine_diversity(sketches, budget),
         "oort": oort,
         "fedcs": lambda: baselines.select_fedcs(seconds, budget, rng),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -25,6 +27,10 @@ _SPENT = 1e-10
 # Gains this close are a tie: equal clients must not be told apart by the order of a sum.
 _TIE = 1e-9
 _SMALLEST_BATCH = 64
+# Rows of a screened batch that are looked at exactly before the others.
+_TOP = 8
+# Screening with a larger error than this would let too many rows through.
+_LARGEST_ERROR = 1e-3
 # Entries of a block of rows, and multiplications in one product with the basis: small enough that
 # the block stays in the cache and that the BLAS stays on one core, which is faster at this size.
 _BLOCK = 2**16
@@ -61,7 +67,7 @@ def dpp_kernel(sketches: ArrayLike, quality: ArrayLike, theta: float) -> NDArray
     theta = as_fraction(theta, "theta")
     if theta == 1.0:
         raise ValueError("theta: got 1, must be below 1 for a kernel (alpha is infinite)")
-    sketches, _ = _prepare(sketches)
+    sketches, _, _ = _prepare(sketches)
     unit = _unit_rows(sketches)
     half_log_weight = _log_weight(quality, theta) / 2
     if 2 * half_log_weight.max() > np.log(np.finfo(np.float64).max):
@@ -82,8 +88,10 @@ def select_adcs(
 
     The gain of a client is 2 alpha q + log r², r² being what remains of its unit sketch after
     projecting out the chosen ones. Gains only shrink, so a stale one is an upper bound, and only
-    clients whose bound reaches the best fresh gain are brought up to date. The picks are those of
-    greedy MAP on `dpp_kernel`. Memory is O(K + budget p); the kernel is never formed.
+    clients whose bound reaches the best fresh gain are brought up to date: float32 sketches first
+    in float32, whose result plus its largest possible error is an upper bound again, and only what
+    still reaches the best gain in float64. The picks are those of greedy MAP on `dpp_kernel`.
+    Memory is O(K + budget p); the kernel is never formed.
 
     Departures, where the paper is silent: gains within 1e-9 are ties and go to the larger age,
     then the lower row; when no client adds rank (r² <= 1e-10) the places left are filled by
@@ -159,14 +167,21 @@ def _log_weight(quality: NDArray[np.float64], theta: float) -> NDArray[np.float6
     return quality * (theta / (1.0 - theta))
 
 
-def _prepare(sketches: FloatArray) -> tuple[FloatArray, NDArray[np.bool_]]:
-    """Check the entries; return sketches whose squares fit float64, and which rows are not zero."""
+def _prepare(
+    sketches: FloatArray,
+) -> tuple[FloatArray, NDArray[np.bool_], NDArray[np.float64]]:
+    """Check the entries; return sketches whose squares fit float64, and which rows are not zero.
+
+    Also the squared norms as far as the sketches' own precision holds them, else NaN.
+    """
     with np.errstate(over="ignore", invalid="ignore"):
         squares = np.einsum("ij,ij->i", sketches, sketches)
     limits = np.finfo(squares.dtype)
     # Squares that overflowed or lost digits to underflow are rare; look at those rows themselves.
     doubtful = np.flatnonzero(~((squares > limits.tiny / limits.eps) & (squares < limits.max)))
     nonzero = np.ones(len(sketches), dtype=np.bool_)
+    norm2 = squares.astype(np.float64)
+    norm2[doubtful] = np.nan
     if len(doubtful):
         reject_non_finite(sketches)
         peaks = np.abs(sketches[doubtful]).max(axis=1)
@@ -176,7 +191,7 @@ def _prepare(sketches: FloatArray) -> tuple[FloatArray, NDArray[np.bool_]]:
             # A power of two, so that rescaling rounds nothing.
             exponents = -np.frexp(peaks)[1]
             sketches[doubtful] = np.ldexp(sketches[doubtful], exponents[:, None])
-    return sketches, nonzero
+    return sketches, nonzero, norm2
 
 
 def _unit_rows(sketches: FloatArray) -> NDArray[np.float64]:
@@ -199,15 +214,27 @@ class _Greedy:
         budget: int,
         age: NDArray[np.float64],
     ) -> None:
-        self._sketches, nonzero = _prepare(sketches)
+        self._sketches, nonzero, self._rough_norm2 = _prepare(sketches)
+        entries = sketches.shape[1]
+        # Largest error of a float32 product with a unit vector over the norm of the row: rounding
+        # of the vector, of each product and of each partial sum.
+        self._error = (entries + 2) * float(np.finfo(np.float32).eps)
+        self._screens = (
+            sketches.dtype == np.float32
+            and self._error < _LARGEST_ERROR
+            and not np.isnan(self._rough_norm2).any()
+        )
         self._quality = quality
         self._quality_only = theta == 1.0
         self._log_weight = quality if self._quality_only else _log_weight(quality, theta)
         self._age = age
-        self._basis = np.empty((budget, sketches.shape[1]))
+        self._basis = np.empty((budget, entries))
+        self._basis32 = np.empty((budget, entries), dtype=np.float32)
         self._rank = 0
         self._rest = nonzero.astype(np.float64)  # r², at the time of `_stamp`
         self._stamp = np.zeros(len(sketches), dtype=np.int64)  # basis vectors projected out
+        self._bound = self._rest.copy()  # not below r², at the time of `_screened`
+        self._screened = self._stamp.copy()
         self._norm2 = np.empty(len(sketches))  # set when a row is first looked at
         with np.errstate(divide="ignore"):
             self._gain = self._log_weight + np.log(self._rest)
@@ -256,9 +283,16 @@ class _Greedy:
                 self._batch *= 2
             else:
                 now, stale = stale, stale[:0]
+            if self._screens and len(now) > _SMALLEST_BATCH:
+                self._screen(now)
+                top = now[np.argpartition(self._gain[now], len(now) - _TOP)[-_TOP:]]
+                self._refresh(top)
+                fresh.append(top)
+                best = max(best, self._gain[top].max())
+                now = now[(self._gain[now] >= best - _TIE) & (self._stamp[now] < self._rank)]
             self._refresh(now)
             fresh.append(now)
-            best = max(best, self._gain[now].max())
+            best = max(best, self._gain[now].max(initial=best))
             stale = stale[self._gain[stale] >= best - _TIE]
         if batches < 2:
             self._batch = max(_SMALLEST_BATCH, self._batch // 2)
@@ -269,20 +303,33 @@ class _Greedy:
         return int(ties[np.lexsort((ties, -self._age[ties]))[0]])
 
     def _refresh(self, rows: NDArray[np.int64]) -> None:
-        """Project the basis vectors that are new to `rows` out of them."""
-        rows = rows[np.argsort(self._stamp[rows], kind="stable")]
+        """Bring the gains of `rows` up to date in float64."""
+        self._in_blocks(self._refresh_block, rows, self._stamp)
+
+    def _screen(self, rows: NDArray[np.int64]) -> None:
+        """Lower the gains of `rows` to what float32 shows they cannot exceed."""
+        self._in_blocks(self._screen_block, rows, self._screened)
+
+    def _in_blocks(
+        self,
+        function: Callable[[NDArray[np.int64]], None],
+        rows: NDArray[np.int64],
+        stamp: NDArray[np.int64],
+    ) -> None:
+        """Call `function` on parts of `rows`, those least up to date first."""
+        rows = rows[np.argsort(stamp[rows], kind="stable")]
         entries = self._sketches.shape[1]
         blocks = []
         while len(rows):
-            new = self._rank - int(self._stamp[rows[0]])
+            new = self._rank - int(stamp[rows[0]])
             step = max(1, min(_BLOCK, _PRODUCT // max(1, new)) // entries)
             blocks.append(rows[:step])
             rows = rows[step:]
         if len(blocks) < _MANY_BLOCKS:
             for block in blocks:
-                self._refresh_block(block)
+                function(block)
         else:
-            in_threads(self._refresh_block, blocks)
+            in_threads(function, blocks)
 
     def _refresh_block(self, rows: NDArray[np.int64]) -> None:
         stamps = self._stamp[rows]
@@ -294,13 +341,25 @@ class _Greedy:
         along /= self._norm2[rows, None]
         along[np.arange(oldest, self._rank) < stamps[:, None]] = 0.0
         rest = self._rest[rows] - along.sum(axis=1)
-        self._rest[rows] = rest
-        self._stamp[rows] = self._rank
+        self._rest[rows] = self._bound[rows] = rest
+        self._stamp[rows] = self._screened[rows] = self._rank
         spent = rest <= _SPENT
         rest[spent] = 1.0
         gain = self._log_weight[rows] + np.log(rest)
         gain[spent] = -np.inf
         self._gain[rows] = gain
+
+    def _screen_block(self, rows: NDArray[np.int64]) -> None:
+        stamps = self._screened[rows]
+        oldest = int(stamps[0])
+        along = np.abs(self._sketches[rows] @ self._basis32[oldest : self._rank].T)
+        cosine = along / np.sqrt(self._rough_norm2[rows, None])
+        least = np.maximum(cosine * (1.0 - self._error) - self._error, 0.0)
+        least[np.arange(oldest, self._rank) < stamps[:, None]] = 0.0
+        bound = np.maximum(self._bound[rows] - np.square(least).sum(axis=1), _SPENT)
+        self._bound[rows] = bound
+        self._screened[rows] = self._rank
+        self._gain[rows] = self._log_weight[rows] + np.log(bound)
 
     def _pick(self, row: int) -> None:
         vector = _unit_rows(self._sketches[row : row + 1])[0]
@@ -308,6 +367,7 @@ class _Greedy:
         for _ in range(2):  # the second projection removes what rounding left of the first
             vector -= basis.T @ (basis @ vector)
         self._basis[self._rank] = vector / np.linalg.norm(vector)
+        self._basis32[self._rank] = self._basis[self._rank]
         self._rank += 1
         self._picked.append(row)
         self._picked_gain.append(float(self._gain[row]))

@@ -5,8 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from sklearn.cluster import kmeans_plusplus
 
 from strategies.selection.baselines import select_cosine_diversity, select_kmeans_l2
+from strategies.selection.baselines.kmeans_l2 import _starts
 
 Floats = NDArray[np.float64]
 
@@ -49,6 +51,21 @@ def test_kmeans_is_seeded() -> None:
     points = np.random.default_rng(1).normal(size=(60, 3))
     first, second = (select_kmeans_l2(points, 8, rng=np.random.default_rng(5)) for _ in range(2))
     assert np.array_equal(first, second)
+
+
+def test_kmeans_starts_are_as_good_as_scikit_learns() -> None:
+    rng = np.random.default_rng(2)
+    points = 0.5 * rng.normal(size=(12, 6))[rng.integers(0, 12, 300)] + rng.normal(size=(300, 6))
+
+    def loss(rows: NDArray[np.int64]) -> float:
+        return float(((points[:, None] - points[rows]) ** 2).sum(axis=2).min(axis=1).sum())
+
+    ours = [loss(rows) for rows in _starts(points, 8, 200, rng)]
+    theirs = [loss(kmeans_plusplus(points, 8, random_state=seed)[1]) for seed in range(200)]
+    error = np.hypot(np.std(ours), np.std(theirs)) / np.sqrt(200)
+    assert abs(np.mean(ours) - np.mean(theirs)) < 4 * error
+    uniform = [loss(rng.choice(300, 8, replace=False)) for _ in range(200)]
+    assert np.mean(uniform) - np.mean(ours) > 4 * error  # so that a plain draw would be noticed
 
 
 def test_kmeans_scale_and_precision() -> None:
