@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from strategies.naming import natural_key
 
-__all__ = ["Evaluations", "Participation", "Run", "load_run"]
+__all__ = ["Evaluations", "Participation", "Run", "load_config", "load_run", "read_rounds"]
 
 
 @dataclass(frozen=True)
@@ -97,25 +98,63 @@ def load_run(folder: Path) -> Run:
     ValueError
         If the folder does not hold a run; the message is one line.
     """
-    try:
+    return Run(folder, load_config(folder), tuple(read_rounds(folder)))
+
+
+def load_config(folder: Path) -> dict[str, Any]:
+    """Read `config.toml` of a folder that has a `rounds.jsonl` too.
+
+    Raises
+    ------
+    ValueError
+        If the folder does not hold a run; the message is one line.
+    """
+    with _told_in_one_line(folder):
         config = tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))
-        lines = (folder / "rounds.jsonl").read_text(encoding="utf-8").split("\n")
+        (folder / "rounds.jsonl").stat()
+    return config
+
+
+def read_rounds(folder: Path) -> Iterator[dict[str, Any]]:
+    """Read `rounds.jsonl` line by line: a long run's file is too large to hold many of them.
+
+    A last line cut short is passed over.
+
+    Raises
+    ------
+    ValueError
+        As `load_run`, when the line in question is reached.
+    """
+    with (
+        _told_in_one_line(folder),
+        (folder / "rounds.jsonl").open(encoding="utf-8", newline="\n") as file,
+    ):
+        for number, line in enumerate(file, start=1):
+            try:
+                record = json.loads(line)
+                if not isinstance(record["round"], int):
+                    raise TypeError
+            except (ValueError, TypeError, KeyError):
+                if not line.endswith("\n"):
+                    return
+                raise _NotARunError(
+                    f"{folder / 'rounds.jsonl'}, line {number}: not the record of a round"
+                ) from None
+            yield record
+
+
+class _NotARunError(ValueError):
+    """A `ValueError` whose text is one line already."""
+
+
+@contextmanager
+def _told_in_one_line(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except _NotARunError:
+        raise
     except (FileNotFoundError, NotADirectoryError) as error:
         missing = Path(str(error.filename)).name
         raise ValueError(f"{folder} is not the folder of a run: it has no {missing}") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ValueError(f"{folder} cannot be read: {error}") from None
-    rounds = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            record = json.loads(line)
-            if not isinstance(record["round"], int):
-                raise TypeError
-        except (ValueError, TypeError, KeyError):
-            if number == len(lines):  # after the last newline: nothing, or a line cut short
-                break
-            raise ValueError(
-                f"{folder / 'rounds.jsonl'}, line {number}: not the record of a round"
-            ) from None
-        rounds.append(record)
-    return Run(folder, config, rounds)

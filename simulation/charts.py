@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from server.results import Run
 from simulation.outcomes import Group, traffic
 
-__all__ = ["accuracy_chart", "clusters_chart", "picks_chart", "traffic_chart"]
+__all__ = ["accuracy_chart", "clusters_chart", "lines_chart", "picks_chart", "traffic_chart"]
 
 # Okabe and Ito's colours, told apart with any colour vision; their yellow is too pale for a line.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -37,11 +37,32 @@ class _Curve:
 
 def accuracy_chart(groups: Sequence[Group], value: Value) -> Figure:
     """Return accuracy over rounds, of the mean over clients or of the worst client."""
-    figure, axes = _figure()
-    for number, group in enumerate(groups):
-        _draw(axes, _over_rounds(group, value), number, group.label)
     what = "accuracy, mean over clients" if value == "accuracy" else "accuracy of the worst client"
-    axes.set(xlabel="round", ylabel=what, ylim=(0, 1.02))
+    lines = [(group.label, _accuracies(group, value)) for group in groups]
+    return lines_chart(lines, ylabel=what, ylim=(0, 1.02))
+
+
+def lines_chart(
+    lines: Sequence[tuple[str, Sequence[Mapping[int, float]]]],
+    *,
+    ylabel: str,
+    ylim: tuple[float, float] | None = None,
+) -> Figure:
+    """Return values over rounds, a line a label: mean over its seeds, a band over their range.
+
+    Parameters
+    ----------
+    lines : sequence of (label, seeds)
+        For each seed its values by round; a line has the rounds that all its seeds have.
+    ylabel : str
+        What the values are, with their unit.
+    ylim : pair of float, optional
+        Range of the values shown; by default as they come.
+    """
+    figure, axes = _figure()
+    for number, (label, seeds) in enumerate(lines):
+        _draw(axes, _summary(seeds), number, label)
+    axes.set(xlabel="round", ylabel=ylabel, ylim=ylim)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     return _with_legend(figure, axes)
 
@@ -51,7 +72,7 @@ def traffic_chart(groups: Sequence[Group]) -> Figure:
     figure, axes = _figure()
     for number, group in enumerate(groups):
         sent = [_at_evaluations(run, traffic(run)) / 1e6 for run in group.runs]
-        curve = _over_rounds(group, "accuracy")
+        curve = _summary(_accuracies(group, "accuracy"))
         shortest = min([len(curve.mean), *map(len, sent)])
         x = np.mean([values[:shortest] for values in sent], axis=0)
         cut = _Curve(x, curve.mean[:shortest], curve.low[:shortest], curve.high[:shortest])
@@ -104,16 +125,17 @@ def picks_chart(groups: Sequence[Group]) -> Figure:
     return _with_legend(figure, axes)
 
 
-def _over_rounds(group: Group, value: Value) -> _Curve:
+def _accuracies(group: Group, value: Value) -> list[dict[int, float]]:
+    """Return each run's accuracies by round."""
     series = []
     for run in group.runs:
         evaluations = run.evaluations()
         values = evaluations.accuracy if value == "accuracy" else evaluations.worst
         series.append(dict(zip(evaluations.rounds.tolist(), values.tolist(), strict=True)))
-    return _summary(series)
+    return series
 
 
-def _summary(series: Sequence[dict[int, float]]) -> _Curve:
+def _summary(series: Sequence[Mapping[int, float]]) -> _Curve:
     """Return mean and range over the seeds, at the rounds that all of them have."""
     rounds = sorted(set.intersection(*(set(values) for values in series)))
     table = np.array([[values[r] for r in rounds] for values in series], dtype=np.float64)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import signal
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from simulation.deployment_commands import credentials, doctor
+from simulation.reproduce.command import reproduce
+from simulation.terminal import fail, tell, told_in_one_line
 
 if TYPE_CHECKING:
     from server.config import Scalar
@@ -94,7 +94,7 @@ def run(
 
     Example: muster run --clients 30 -c 'strategy="adcs" clients-per-round=6'
     """
-    with _told_in_one_line():
+    with told_in_one_line():
         from server.config import ConfigError, RunConfig
         from simulation.engines import run_inline, run_ray, with_absolute_paths
         from simulation.overrides import parse_overrides
@@ -103,10 +103,10 @@ def run(
             raise ConfigError(f"workers = {workers}: is for --engine inline; ray has --cpus")
         config = with_absolute_paths(RunConfig.parse(parse_overrides(values or [])))
         if engine is Engine.ray:
-            _tell("starting Flower and Ray, which takes 10 to 20 seconds")
-            run_ray(config, clients, cpus=cpus, tell=_tell)
+            tell("starting Flower and Ray, which takes 10 to 20 seconds")
+            run_ray(config, clients, cpus=cpus, tell=tell)
         else:
-            run_inline(config, clients, batching=batching, workers=workers, tell=_tell)
+            run_inline(config, clients, batching=batching, workers=workers, tell=tell)
 
 
 @app.command(short_help="Run strategies with several seeds and compare them.")
@@ -145,7 +145,7 @@ def compare(
 
     Example: muster compare --strategies sckm-select,uniform --seeds 5 -c num-server-rounds=50
     """
-    with _told_in_one_line():
+    with told_in_one_line():
         from simulation.compare import is_finished, plan, run_jobs
         from simulation.overrides import parse_overrides
 
@@ -163,9 +163,9 @@ def compare(
             batching=batching,
         )
         todo = [job for job in jobs if not is_finished(job)]
-        _tell(f"results go to {folder}")
+        tell(f"results go to {folder}")
         if len(todo) < len(jobs):
-            _tell(f"{len(jobs) - len(todo)} of {len(jobs)} runs are finished already")
+            tell(f"{len(jobs) - len(todo)} of {len(jobs)} runs are finished already")
         failed: dict[Path, str] = {}
         with _progress(len(jobs), len(jobs) - len(todo)) as advance:
 
@@ -179,7 +179,7 @@ def compare(
         if finished:
             _show(_load(finished), folder, target)
         if failed:
-            _fail(f"{len(failed)} of {len(jobs)} runs failed; the same command tries them again")
+            fail(f"{len(failed)} of {len(jobs)} runs failed; the same command tries them again")
 
 
 @app.command(short_help="List the run-config keys.")
@@ -194,9 +194,9 @@ def keys(
     for key, default, allowed, meaning in RunConfig.described():
         value = str(default).lower() if isinstance(default, bool) else repr(default)
         if markdown:
-            _tell(f"| `{key}` | `{value}` | {allowed} | {meaning} |")
+            tell(f"| `{key}` | `{value}` | {allowed} | {meaning} |")
         else:
-            _tell(f"{key} = {value}\n    {meaning}; {allowed}")
+            tell(f"{key} = {value}\n    {meaning}; {allowed}")
 
 
 @app.command(short_help="Write one HTML page from any runs.")
@@ -217,15 +217,16 @@ def report(
 
     Runs that differ in their seed alone are drawn together.
     """
-    with _told_in_one_line():
+    with told_in_one_line():
         from simulation.report import write_report
 
         _check_target(target)
         runs = _load([run for folder in folders for run in _runs_in(folder)])
         write_report(runs, out, target=target)
-        _tell(f"report: {out.absolute()}")
+        tell(f"report: {out.absolute()}")
 
 
+app.command(short_help="Reproduce the tables and figures of a paper.")(reproduce)
 app.command(short_help="Make the keys of a deployment.")(credentials)
 app.command(short_help="Find out why a client cannot join.")(doctor)
 
@@ -240,7 +241,7 @@ def _show(runs: Sequence[Run], folder: Path, target: float | None) -> None:
     groups: list[Group] = group_runs(runs)
     goal = common_target(runs) if target is None else target
     text = as_text(comparison_table(groups, goal))
-    _tell(f"\n{text}\n")
+    tell(f"\n{text}\n")
     (folder / "comparison.txt").write_text(text + "\n", encoding="utf-8")
     figures = {
         "accuracy.png": accuracy_chart(groups, "accuracy"),
@@ -250,9 +251,9 @@ def _show(runs: Sequence[Run], folder: Path, target: float | None) -> None:
     }
     for name, figure in figures.items():
         figure.savefig(folder / name, dpi=150)
-        _tell(f"picture: {folder / name}")
+        tell(f"picture: {folder / name}")
     write_report(runs, folder / "report.html", target=target)
-    _tell(f"report: {folder / 'report.html'}")
+    tell(f"report: {folder / 'report.html'}")
 
 
 def _folder_name(
@@ -315,33 +316,3 @@ def _check_target(target: float | None) -> None:
 
     if target is not None and not 0 < target <= 1:
         raise ConfigError(f"target = {target:g}: must be in (0, 1]")
-
-
-@contextmanager
-def _told_in_one_line() -> Iterator[None]:
-    """Turn what a user can mend, or caused, into one line and an exit code."""
-    from server.errors import UserError
-
-    signal.signal(signal.SIGTERM, _terminate)  # so that a SuperLink is ended here too
-    try:
-        yield
-    except UserError as error:
-        _fail(str(error))
-    except OSError as error:
-        _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
-    except KeyboardInterrupt:
-        _tell("interrupted; what was finished is kept")
-        raise typer.Exit(130) from None
-
-
-def _terminate(number: int, frame: object) -> NoReturn:
-    sys.exit(128 + number)
-
-
-def _fail(reason: str) -> NoReturn:
-    typer.echo(f"error: {reason}", err=True)
-    raise typer.Exit(1)
-
-
-def _tell(line: str) -> None:
-    print(line, flush=True)

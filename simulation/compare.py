@@ -23,7 +23,7 @@ import tomli_w
 
 from server.config import ConfigError, RunConfig, Scalar
 from server.errors import RunAborted, UserError
-from server.results import load_run
+from server.results import load_config
 from server.run_folder import RunFolderError
 from simulation.engines import is_batched, with_absolute_paths
 
@@ -112,7 +112,7 @@ def is_finished(job: Job) -> bool:
     if not job.folder.exists():
         return False
     try:
-        found = load_run(job.folder).config
+        found = load_config(job.folder)
     except ValueError as error:
         raise ConfigError(f"{error}; remove it or name another --out") from None
     wanted = {
@@ -231,7 +231,7 @@ def _ray(cpus: int | None, address: str | None) -> Iterator[None]:
                 logging_level=logging.ERROR,
                 **({} if address else local),
             )
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except Exception as error:  # Ray's own is a plain Exception if it does not start in time
         raise RunAborted(f"Ray at {address or 'this machine'}: {_last_line(error)}") from error
     try:
         yield

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from simulation.terminal import fail
 
 if TYPE_CHECKING:
     from simulation.doctor import Check
@@ -32,9 +34,9 @@ def credentials(
     try:
         written = create_credentials(folder, server=server, clients=names)
     except ValueError as error:
-        _fail(str(error))
+        fail(str(error))
     except OSError as error:
-        _fail(f"{error.filename}: {error.strerror}")
+        fail(f"{error.filename}: {error.strerror}")
     for path in written:
         typer.echo(path)
     typer.echo(f"{len(written)} files written; each machine gets its own folder and no other")
@@ -72,7 +74,7 @@ def doctor(
             timeout=timeout,
         )
     except ValueError as error:
-        _fail(str(error))
+        fail(str(error))
     for check in checks:
         typer.echo(_line(check))
         if check.mend:
@@ -83,8 +85,3 @@ def doctor(
 def _line(check: Check) -> str:
     word = {True: "ok", False: "WRONG", None: "?"}[check.passed]
     return f"{word:>5} {check.name:<12} {check.found}"
-
-
-def _fail(reason: str) -> NoReturn:
-    typer.echo(f"error: {reason}", err=True)
-    raise typer.Exit(1)

@@ -19,7 +19,7 @@ from tasks.client_data import client_data
 if TYPE_CHECKING:
     from simulation.inline import InlineGrid
 
-__all__ = ["is_batched", "run_inline", "run_ray", "with_absolute_paths"]
+__all__ = ["check_fits", "is_batched", "run_inline", "run_ray", "with_absolute_paths"]
 
 
 def with_absolute_paths(config: RunConfig) -> RunConfig:
@@ -66,7 +66,7 @@ def run_inline(
     UserError
         If the configuration does not fit the clients or the run cannot go on.
     """
-    _check(config, num_clients)
+    check_fits(config, num_clients)
     if workers < 1:
         raise ConfigError(f"workers = {workers}: must be at least 1")
     from client.training import use_threads
@@ -116,7 +116,7 @@ def run_ray(
     UserError, RunFailed
         As `run_inline`; `RunFailed` also if Flower or Ray does not do its part.
     """
-    _check(config, num_clients)
+    check_fits(config, num_clients)
     from simulation.flower import run_on_ray
 
     config = with_absolute_paths(config)
@@ -146,7 +146,14 @@ def _app_description(config: RunConfig) -> str:
     return tomli_w.dumps({"project": project, "tool": {"flwr": {"app": app}}})
 
 
-def _check(config: RunConfig, num_clients: int) -> None:
+def check_fits(config: RunConfig, num_clients: int) -> None:
+    """Find out before a run what would stop it: too few clients, data not there or not divisible.
+
+    Raises
+    ------
+    ConfigError
+        Saying what is wrong, in one line.
+    """
     if num_clients < 1:
         raise ConfigError(f"clients = {num_clients}: must be at least 1")
     if config.clients_per_round > num_clients:

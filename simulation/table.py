@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from server.progress import byte_text
 from simulation.outcomes import Group, Outcome, mean_and_error, measure
 
-__all__ = ["Table", "as_text", "comparison_table"]
+__all__ = ["Table", "as_text", "comparison_table", "mean_cell"]
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def comparison_table(groups: Sequence[Group], target: float) -> Table:
     rows = []
     for group in groups:
         outcomes = [measure(run, target) for run in group.runs]
-        cells = [_cell([get(o) for o in outcomes], text) for _, get, text in columns]
+        cells = [mean_cell([get(o) for o in outcomes], text) for _, get, text in columns]
         rows.append((group.label, str(len(outcomes)), *cells))
     headings = ("strategy", "seeds", *(name for name, _, _ in columns))
     return Table(headings, tuple(rows), _NOTE)
@@ -62,7 +62,11 @@ _NOTE = (
 )
 
 
-def _cell(values: Sequence[float], text: Callable[[float], str]) -> str:
+def mean_cell(values: Sequence[float], text: Callable[[float], str]) -> str:
+    """Return mean ± standard error of the values that are not NaN, each written by `text`.
+
+    Where some are NaN, the number that are not is given.
+    """
     known = [value for value in values if not math.isnan(value)]
     if not known:
         return "–"

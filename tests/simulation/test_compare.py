@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from server.config import ConfigError
+from server.errors import RunAborted
 from server.results import load_run
 from server.run_folder import RunFolderError
 from simulation.compare import Job, is_finished, plan, run_jobs
@@ -96,3 +97,14 @@ def test_results_that_cannot_be_written_are_told_and_leave_nothing_half(tmp_path
     with pytest.raises(RunFolderError, match="finished runs are safe"):
         run_jobs([job], on_done=lambda job, reason: None)
     assert [path.name for path in tmp_path.rglob("*")] == ["uniform"]
+
+
+def test_ray_that_does_not_start_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def init(**options: object) -> None:
+        raise Exception("The node timed out\nduring startup.")
+
+    monkeypatch.setattr("ray.init", init)
+    with pytest.raises(RunAborted, match=r"^Ray at this machine: during startup\.$"):
+        run_jobs(jobs(tmp_path), on_done=lambda job, reason: None)
