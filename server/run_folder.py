@@ -23,7 +23,10 @@ from strategies import RoundRecord
 __all__ = ["RunFolder", "RunFolderError", "new_folder"]
 
 # What may differ between a run and the run that goes on with it.
-_MAY_CHANGE = ("resume", "num-server-rounds", "checkpoint-every", "deadline", "grace", "out")
+_MAY_CHANGE = (
+    *("resume", "num-server-rounds", "checkpoint-every", "deadline", "grace", "out"),
+    "workers",
+)
 
 
 class RunFolderError(UserError):

@@ -50,6 +50,13 @@ Values = Annotated[
         ".toml file. May be given several times. Keys left out have their defaults.",
     ),
 ]
+Batching = Annotated[
+    bool,
+    typer.Option(
+        help="Train softmax regression for all picked clients at once, in the inline engine. "
+        "Without it the result is the Ray engine's bit for bit, with it within rounding."
+    ),
+]
 
 
 @app.callback()
@@ -74,29 +81,32 @@ def run(
     cpus: Annotated[
         int | None, typer.Option(help="CPUs for --engine ray; by default all of them.")
     ] = None,
-    batching: Annotated[
-        bool,
+    batching: Batching = True,
+    workers: Annotated[
+        int,
         typer.Option(
-            help="inline: train softmax regression for all picked clients at once. Without it the "
-            "result is the Ray engine's bit for bit, with it within rounding."
+            help="inline: processes that train the clients, no more than CPUs. The result is the "
+            "same; a CNN is faster, a small model slower."
         ),
-    ] = True,
+    ] = 1,
 ) -> None:
     """Run one simulation; print a line a round and where the results are.
 
     Example: muster run --clients 30 -c 'strategy="adcs" clients-per-round=6'
     """
     with told_in_one_line():
-        from server.config import RunConfig
+        from server.config import ConfigError, RunConfig
         from simulation.engines import run_inline, run_ray, with_absolute_paths
         from simulation.overrides import parse_overrides
 
+        if engine is Engine.ray and workers != 1:
+            raise ConfigError(f"workers = {workers}: is for --engine inline; ray has --cpus")
         config = with_absolute_paths(RunConfig.parse(parse_overrides(values or [])))
         if engine is Engine.ray:
             tell("starting Flower and Ray, which takes 10 to 20 seconds")
             run_ray(config, clients, cpus=cpus, tell=tell)
         else:
-            run_inline(config, clients, batching=batching, tell=tell)
+            run_inline(config, clients, batching=batching, workers=workers, tell=tell)
 
 
 @app.command(short_help="Run strategies with several seeds and compare them.")
@@ -123,6 +133,7 @@ def compare(
     cpus: Annotated[
         int | None, typer.Option(min=1, help="Runs at a time; by default one per CPU.")
     ] = None,
+    batching: Batching = True,
     ray_address: Annotated[
         str | None,
         typer.Option(help="Run on this Ray cluster (its nodes have muster installed)."),
@@ -141,8 +152,16 @@ def compare(
         _check_target(target)
         names = [name.strip() for name in strategies.split(",") if name.strip()]
         given = parse_overrides(values or [])
-        folder = (out or Path("runs") / _folder_name(names, seeds, clients, given)).absolute()
-        jobs = plan(given, strategies=names, seeds=seeds, num_clients=clients, out=folder)
+        name = _folder_name(names, seeds, clients, given, batching)
+        folder = (out or Path("runs") / name).absolute()
+        jobs = plan(
+            given,
+            strategies=names,
+            seeds=seeds,
+            num_clients=clients,
+            out=folder,
+            batching=batching,
+        )
         todo = [job for job in jobs if not is_finished(job)]
         tell(f"results go to {folder}")
         if len(todo) < len(jobs):
@@ -237,12 +256,15 @@ def _show(runs: Sequence[Run], folder: Path, target: float | None) -> None:
     tell(f"report: {folder / 'report.html'}")
 
 
-def _folder_name(names: Sequence[str], seeds: int, clients: int, given: dict[str, Scalar]) -> str:
+def _folder_name(
+    names: Sequence[str], seeds: int, clients: int, given: dict[str, Scalar], batching: bool
+) -> str:
     import hashlib
     import json
 
     text = json.dumps([sorted(names), seeds, clients, sorted(given.items())])
-    return f"compare-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    name = f"compare-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    return name if batching else f"{name}-no-batching"
 
 
 def _runs_in(folder: Path) -> list[Path]:

@@ -25,7 +25,7 @@ from server.config import ConfigError, RunConfig, Scalar
 from server.errors import RunAborted, UserError
 from server.results import load_config
 from server.run_folder import RunFolderError
-from simulation.engines import with_absolute_paths
+from simulation.engines import is_batched, with_absolute_paths
 
 __all__ = ["Job", "is_finished", "plan", "ray_session", "run_jobs"]
 
@@ -39,6 +39,7 @@ class Job:
 
     config: RunConfig
     num_clients: int
+    batching: bool = True
 
     @property
     def folder(self) -> Path:
@@ -53,6 +54,7 @@ def plan(
     seeds: int,
     num_clients: int,
     out: Path,
+    batching: bool = True,
 ) -> list[Job]:
     """Return the runs of a comparison, the seeds of one strategy after another.
 
@@ -68,6 +70,8 @@ def plan(
         Clients in each run.
     out : Path
         The comparison's folder.
+    batching : bool
+        As `run_inline` takes it.
 
     Raises
     ------
@@ -93,7 +97,7 @@ def plan(
                     f"clients-per-round = {config.clients_per_round}: must be at most the number "
                     f"of clients, {num_clients}"
                 )
-            jobs.append(Job(with_absolute_paths(config), num_clients))
+            jobs.append(Job(with_absolute_paths(config), num_clients, batching))
     return jobs
 
 
@@ -111,7 +115,11 @@ def is_finished(job: Job) -> bool:
         found = load_config(job.folder)
     except ValueError as error:
         raise ConfigError(f"{error}; remove it or name another --out") from None
-    wanted = {**job.config.to_run_config(), "clients": job.num_clients}
+    wanted = {
+        **job.config.to_run_config(),
+        "clients": job.num_clients,
+        "batched-training": is_batched(job.config, job.batching),
+    }
     for key, value in wanted.items():
         if key not in _IMMATERIAL and found.get(key) != value:
             raise ConfigError(
@@ -155,7 +163,10 @@ def run_jobs(
 
     with ray_session(cpus, ray_address):
         task = ray.remote(num_cpus=1, max_retries=0)(_run_job)
-        waiting = {task.remote(job.config.to_run_config(), job.num_clients): job for job in jobs}
+        waiting = {
+            task.remote(job.config.to_run_config(), job.num_clients, job.batching): job
+            for job in jobs
+        }
         while waiting:
             (done,), _ = ray.wait(list(waiting), num_returns=1)
             job = waiting.pop(done)
@@ -170,13 +181,13 @@ def run_jobs(
                 on_done(job, None)
 
 
-def _run_job(values: Mapping[str, Scalar], num_clients: int) -> dict[str, bytes]:
+def _run_job(values: Mapping[str, Scalar], num_clients: int, batching: bool) -> dict[str, bytes]:
     """Run in a temporary folder; return the files of the results by name."""
     from simulation.engines import run_inline
 
     with tempfile.TemporaryDirectory(prefix="muster-job-") as parent:
         config = RunConfig.parse({**values, "out": str(Path(parent) / "run")})
-        folder = run_inline(config, num_clients, tell=lambda line: None)
+        folder = run_inline(config, num_clients, batching=batching, tell=lambda line: None)
         files = [file for file in folder.rglob("*") if file.is_file()]
         return {str(file.relative_to(folder)): file.read_bytes() for file in files}
 

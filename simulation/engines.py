@@ -5,7 +5,10 @@ from __future__ import annotations
 import dataclasses
 import tempfile
 from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import tomli_w
 
@@ -13,7 +16,10 @@ from server.config import ConfigError, RunConfig
 from server.run_folder import new_folder
 from tasks.client_data import client_data
 
-__all__ = ["check_fits", "run_inline", "run_ray", "with_absolute_paths"]
+if TYPE_CHECKING:
+    from simulation.inline import InlineGrid
+
+__all__ = ["check_fits", "is_batched", "run_inline", "run_ray", "with_absolute_paths"]
 
 
 def with_absolute_paths(config: RunConfig) -> RunConfig:
@@ -23,14 +29,22 @@ def with_absolute_paths(config: RunConfig) -> RunConfig:
     return dataclasses.replace(config, out=str(out), data_dir=data)
 
 
+def is_batched(config: RunConfig, batching: bool) -> bool:
+    """Whether `run_inline` trains cohorts in batched computations, where it is allowed to."""
+    from client.app import BATCHED_MODELS
+
+    return batching and config.model in BATCHED_MODELS
+
+
 def run_inline(
     config: RunConfig,
     num_clients: int,
     *,
     batching: bool = True,
+    workers: int = 1,
     tell: Callable[[str], None] = print,
 ) -> Path:
-    """Run in this process; return the folder with the results.
+    """Run in this process, or with worker processes; return the folder with the results.
 
     Parameters
     ----------
@@ -41,6 +55,9 @@ def run_inline(
     batching : bool
         Train a whole cohort in one batched computation where that is faster. Off, the result is the
         Ray engine's bit for bit; on, it is so within rounding. `config.toml` says whether it was.
+    workers : int
+        With 1, clients train in this process; with more, in that many worker processes beside it.
+        The result is the same: without batching bit for bit, with it within rounding.
     tell : callable
         Gets each line of the progress.
 
@@ -50,19 +67,39 @@ def run_inline(
         If the configuration does not fit the clients or the run cannot go on.
     """
     check_fits(config, num_clients)
-    from client.app import BATCHED_MODELS, answer_cohort, app
+    if workers < 1:
+        raise ConfigError(f"workers = {workers}: must be at least 1")
+    from client.training import use_threads
     from server.run import run
+    from simulation.workers import WorkerGrid
+
+    batched = is_batched(config, batching)
+    facts = {
+        "engine": "inline",
+        "clients": num_clients,
+        "workers": workers,
+        "batched-training": batched,
+    }
+    make = partial(_inline_grid, config, num_clients, batched)
+    use_threads(config.client_threads)  # the server too, wherever the clients are
+    with (
+        nullcontext(make()) if workers == 1 else WorkerGrid(make, num_clients, workers=workers)
+    ) as grid:
+        return run(config, grid, wait=0.0, tell=tell, facts=facts)
+
+
+def _inline_grid(config: RunConfig, num_clients: int, batched: bool) -> InlineGrid:
+    from client.app import answer_cohort, app
+    from client.training import use_threads
     from simulation.inline import InlineGrid
 
-    batched = batching and config.model in BATCHED_MODELS
-    grid = InlineGrid(
+    use_threads(config.client_threads)
+    return InlineGrid(
         app,
         num_clients,
         run_config=config.to_run_config(),
         answer_cohort=answer_cohort if batched else None,
     )
-    facts = {"engine": "inline", "clients": num_clients, "batched-training": batched}
-    return run(config, grid, wait=0.0, tell=tell, facts=facts)
 
 
 def run_ray(

@@ -23,7 +23,9 @@ __all__ = [
 ]
 
 # Keys in which runs of one group may differ: the seed, and what does not change a result.
-_PER_RUN = frozenset({"seed", "out", "resume", "checkpoint-every", "deadline", "grace", "engine"})
+_PER_RUN = frozenset(
+    {"seed", "out", "resume", "checkpoint-every", "deadline", "grace", "engine", "workers"}
+)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from flwr.app import Array, ArrayRecord
 from flwr.common.constant import SType
 from numpy.typing import NDArray
 
-__all__ = ["array_bytes", "held", "pack", "view"]
+__all__ = ["array_bytes", "held", "held_values", "pack", "view"]
 
 
 class _HeldArray(Array):
@@ -83,6 +83,11 @@ def view(array: Array) -> NDArray[Any]:
     """Return an array's values, not to be changed: without a copy where it was made by `held`."""
     values: NDArray[Any] | None = array.__dict__.get("_values")
     return array.numpy() if values is None else values
+
+
+def held_values(value: object) -> NDArray[Any] | None:
+    """Return the values of an array made by `held`, not to be changed; None for all else."""
+    return value.__dict__["_values"] if type(value) is _HeldArray else None
 
 
 def array_bytes(array: Array) -> int:

@@ -33,6 +33,8 @@ def test_run_writes_a_folder_and_says_where(tmp_path: Path) -> None:
     [
         (["run", "-c", "strategy=adcs"], 'strategy="adcs"'),
         (["run", "-c", "thetta=0.5"], "thetta = 0.5: unknown key"),
+        (["run", "--workers", "0"], "workers = 0: must be at least 1"),
+        (["run", "--engine", "ray", "--workers", "2"], "workers = 2: is for --engine inline"),
         (["run", "-n", "2"], "clients-per-round = 3: must be at most the number of clients, 2"),
         (["run", "-c", 'dataset="image-folder"'], "set data-dir"),
         (["report", "absent"], "absent is not the folder of a run"),

@@ -26,6 +26,7 @@ def test_plan_is_every_strategy_with_every_seed(tmp_path: Path) -> None:
     ]
     assert planned[1].folder == tmp_path / "uniform" / "seed-4"
     assert len({job.folder for job in planned}) == 4
+    assert all(job.batching for job in planned)
 
 
 @pytest.mark.parametrize(
@@ -58,6 +59,8 @@ def test_a_finished_run_is_known_and_another_is_refused(tmp_path: Path) -> None:
         is_finished(other)
     with pytest.raises(ConfigError, match="holds a run with clients = 10, not 11"):
         is_finished(dataclasses.replace(job, num_clients=11))
+    with pytest.raises(ConfigError, match="holds a run with batched-training = True, not False"):
+        is_finished(dataclasses.replace(job, batching=False))
     (job.folder / "rounds.jsonl").unlink()
     with pytest.raises(ConfigError, match="is not the folder of a run"):
         is_finished(job)

@@ -32,6 +32,46 @@ def test_ray_and_inline_agree_bit_for_bit(tmp_path: Path, model: str) -> None:
     assert (inline / "model.safetensors").read_bytes() == (ray / "model.safetensors").read_bytes()
 
 
+@pytest.mark.parametrize(
+    ("model", "strategy", "reuse"),
+    [
+        ("cnn", "sckm-select", True),
+        pytest.param("cnn", "sckm-select", False, marks=pytest.mark.slow),
+        pytest.param("cnn", "uniform", True, marks=pytest.mark.slow),
+        pytest.param("softmax", "adcs", True, marks=pytest.mark.slow),
+        pytest.param("softmax", "sckm-select", False, marks=pytest.mark.slow),
+    ],
+)
+def test_worker_processes_change_nothing(
+    tmp_path: Path, model: str, strategy: str, reuse: bool
+) -> None:
+    folders = []
+    for workers in (1, 2):
+        config = dataclasses.replace(
+            QUICK,
+            model=model,
+            strategy=strategy,
+            reuse_update=reuse,
+            clients_per_round=5,
+            out=str(tmp_path / str(workers)),
+        )
+        options = {"batching": False, "workers": workers, "tell": silent}
+        folders.append(run_inline(config, 10, **options))  # type: ignore[arg-type]
+    one, two = (load_run(folder) for folder in folders)
+    assert (one.config["workers"], two.config["workers"]) == (1, 2)
+    for before, after in zip(one.rounds, two.rounds, strict=True):
+        assert before.keys() == after.keys()
+        for key in before.keys() - {"seconds"}:
+            assert before[key] == after[key], key
+    models = [(folder / "model.safetensors").read_bytes() for folder in folders]
+    assert models[0] == models[1]
+
+
+def test_the_number_of_workers_is_checked(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="workers = 0: must be at least 1"):
+        run_inline(QUICK, 10, workers=0, tell=silent)
+
+
 def test_same_seed_same_run_another_seed_another(tmp_path: Path) -> None:
     models = []
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):

@@ -183,3 +183,14 @@ def test_what_a_cohort_keeps_is_not_shared_with_the_server() -> None:
 def test_a_cohort_that_is_declined_is_answered_one_by_one() -> None:
     grid = InlineGrid(app, 2, answer_cohort=lambda messages, contexts: None)
     assert [r.content["metrics"]["calls"] for r in send(grid, "train")] == [1, 1]
+
+
+def test_a_cohort_that_fails_is_answered_one_by_one() -> None:
+    def answer_cohort(messages: Sequence[Message], contexts: Sequence[Context]) -> list[Message]:
+        for context in contexts:
+            context.state["calls"] = ConfigRecord({"count": 7, "seen": []})
+        raise ArithmeticError("not all of one size")
+
+    grid = InlineGrid(app, 2, answer_cohort=answer_cohort)
+    assert [r.content["metrics"]["calls"] for r in send(grid, "train")] == [1, 1]
+    assert all(reply.error.code == 2 for reply in send(grid, "train", fail=True))
