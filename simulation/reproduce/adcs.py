@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from server.config import Scalar
 from simulation.charts import lines_chart
 from simulation.outcomes import mean_and_error
-from simulation.reproduce.item import Claim, Findings, Item, Options, Picture, Setting
+from simulation.reproduce.item import BANDS, Claim, Findings, Item, Options, Picture, Setting
 from simulation.reproduce.runs import Result, run_settings
 from simulation.reproduce.verdict import above, within, within_of
 from simulation.table import Table, mean_cell
@@ -293,6 +293,7 @@ def _notes(options: Options) -> tuple[str, ...]:
         f"Accuracy of a run is the mean of its last {_LAST} evaluations, {scale['evaluate-every']} "
         "rounds apart, since one alone is noisy; the last alone is in the table too. The paper's "
         "text has no figures for accuracy, only an order, and does not say over how many runs.",
+        BANDS,
     )
 
 

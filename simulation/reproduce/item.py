@@ -11,7 +11,10 @@ from matplotlib.figure import Figure
 from server.config import Scalar
 from simulation.table import Table
 
-__all__ = ["Claim", "Findings", "Item", "Options", "Picture", "Setting"]
+__all__ = ["BANDS", "Claim", "Findings", "Item", "Options", "Picture", "Setting"]
+
+# A note for findings with pictures over seeds.
+BANDS = "In pictures lines are means over seeds; bands reach from the lowest to the highest."
 
 
 @dataclass(frozen=True)

@@ -74,8 +74,6 @@ def _sections(title: str, found: Sequence[Findings]) -> Iterator[str]:
             yield "<div class=charts>"
             yield from (vector_image(p.figure, p.description) for p in findings.pictures)
             yield "</div>"
-            yield "<p class=note>Lines are means over seeds, bands reach from the lowest to the "
-            yield "highest.</p>"
         for table in findings.tables:
             yield html_table(table.headings, table.rows)
             yield f"<p class=note>{escape(table.note)}</p>"

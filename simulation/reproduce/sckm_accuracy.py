@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from server.config import Scalar
 from simulation.charts import lines_chart
 from simulation.outcomes import mean_and_error
-from simulation.reproduce.item import Findings, Options, Picture, Setting
+from simulation.reproduce.item import BANDS, Findings, Options, Picture, Setting
 from simulation.reproduce.runs import Result, run_settings
 from simulation.reproduce.sckm_paper import TABLE_5, TABLE_6
 from simulation.reproduce.verdict import above, within
@@ -457,6 +457,7 @@ def _notes(experiment: _Experiment, options: Options) -> tuple[str, ...]:
         "Power-of-choice takes the largest losses of all clients (d = N); FedCor's first 15 rounds "
         "are uniform, and it is fitted anew every 10; AFL as published (0.75, 0.01, 0.1). Uniform "
         "and round-robin are not in the paper, which does not say over how many runs it averages.",
+        BANDS,
     )
     if experiment is _CIFAR100:
         shared += (
