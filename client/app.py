@@ -193,11 +193,16 @@ def answer_cohort(messages: Sequence[Message], contexts: Sequence[Context]) -> l
         return None
     config = _config(messages[0])
     settings = TrainSettings.read(config)
+    start: ArrayRecord | None
     if kind == SKETCH:
-        handler, trains = _sketch, SketchSettings.read(config).trains(settings.needs)
+        handler = _sketch
+        trains = SketchSettings.read(config).trains(settings.needs)
+        start = _arrays(messages[0]) if trains else None
     else:
-        handler, trains = _train, not config["kept"]
-    if task.model not in BATCHED_MODELS or not trains:
+        handler = _train
+        kept = config["kept"]
+        start = _model_all_keep(contexts, settings.round) if kept else _arrays(messages[0])
+    if task.model not in BATCHED_MODELS or start is None:
         return None
     try:
         cohort = [local_data(context, task) for context in contexts]
@@ -207,11 +212,26 @@ def answer_cohort(messages: Sequence[Message], contexts: Sequence[Context]) -> l
 
     training.use_threads(settings.threads)
     rngs = [derive_rng(settings.seed, settings.round, client_name(c), "batches") for c in contexts]
-    trained = training.train_softmax_cohort(cohort, _arrays(messages[0]), settings, rngs)
+    trained = training.train_softmax_cohort(cohort, start, settings, rngs)
     return [
         _answers(partial(handler, trained=own))(message, context)
         for message, context, own in zip(messages, contexts, trained, strict=True)
     ]
+
+
+def _model_all_keep(contexts: Sequence[Context], server_round: int) -> ArrayRecord | None:
+    """Return the model that all were sent in this round and have not trained yet, if so."""
+    models = []
+    for context in contexts:
+        kept = find(context.state, _KEPT_METRICS, MetricRecord)
+        if kept is None or kept.get("round") != server_round or "train-loss" in kept:
+            return None
+        models.append(cast("ArrayRecord", context.state[_KEPT]))
+    first = models[0]
+    same = all(model.keys() == first.keys() for model in models) and all(
+        model[name].data is array.data for model in models for name, array in first.items()
+    )
+    return first if same else None
 
 
 @app.evaluate()

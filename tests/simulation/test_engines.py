@@ -1,6 +1,7 @@
 import dataclasses
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -81,7 +82,7 @@ def test_same_seed_same_run_another_seed_another(tmp_path: Path) -> None:
     assert models[0] != models[2]
 
 
-@pytest.mark.parametrize("strategy", ["sckm-select", "uniform"])
+@pytest.mark.parametrize("strategy", ["sckm-select", "uniform", "power-of-choice"])
 def test_batching_changes_a_run_by_no_more_than_rounding(tmp_path: Path, strategy: str) -> None:
     runs, models = [], []
     for name, batching in (("batched", True), ("serial", False)):
@@ -94,6 +95,24 @@ def test_batching_changes_a_run_by_no_more_than_rounding(tmp_path: Path, strateg
         assert [line[key] for line in batched.rounds] == [line[key] for line in serial.rounds]
     for name, array in models[1].items():
         np.testing.assert_allclose(models[0][name], array, rtol=1e-4, atol=1e-6)
+
+
+def test_a_cohort_that_keeps_the_same_model_is_batched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from client import training
+
+    trained: list[int] = []
+
+    def spy(cohort: Any, *rest: Any) -> Any:
+        trained.append(len(cohort))
+        return train_softmax_cohort(cohort, *rest)
+
+    train_softmax_cohort = training.train_softmax_cohort
+    monkeypatch.setattr(training, "train_softmax_cohort", spy)
+    config = dataclasses.replace(QUICK, out=str(tmp_path / "run"), strategy="power-of-choice")
+    run_inline(config, 10, tell=silent)
+    assert trained == [QUICK.clients_per_round] * QUICK.num_server_rounds
 
 
 def test_a_convolution_is_not_batched(tmp_path: Path) -> None:
