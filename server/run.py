@@ -22,7 +22,7 @@ from strategies.arrays import pack, view
 from strategies.messages import float_shapes
 from tasks.data import TestData, load_test_data
 from tasks.learning import evaluate, get_weights, set_weights
-from tasks.models import initial_model
+from tasks.models import build_model, initial_model
 
 __all__ = ["run"]
 
@@ -63,11 +63,12 @@ def run(
     try:
         test = load_test_data(config.dataset, config.data_dir, seed=config.seed)
         shape = test.x_test.shape[1:]
-        model = initial_model(config.model, shape, test.num_classes, seed=config.seed)
+        start = initial_model(config.model, shape, test.num_classes, seed=config.seed)
+        arrays = pack(get_weights(start))
+        del start
     except ValueError as error:
         raise RunAborted(str(error)) from error
     strategy = build_strategy(config, wait=wait)
-    arrays = pack(get_weights(model))
     try:
         config.sketch().sizes(float_shapes(arrays))
     except ValueError as error:
@@ -81,8 +82,12 @@ def run(
             tell(f"going on after round {folder.checkpoint.round}")
         tell(f"results go to {folder.path}")
         last, skipped = RoundRecord(0), 0
+        initial = [arrays]
+        del arrays
 
         def central(server_round: int, current: ArrayRecord) -> MetricRecord:
+            # Built anew: kept, it would take a second model's memory between the evaluations.
+            model = build_model(config.model, shape, test.num_classes, seed=config.seed)
             return _evaluate(model, current, test)
 
         def on_round(record: RoundRecord, current: ArrayRecord) -> None:
@@ -97,7 +102,7 @@ def run(
             with event_files(folder.path / "tensorboard") as watch:
                 result = strategy.start(
                     grid,
-                    arrays,
+                    initial.pop(),  # so that it ends with the first round
                     num_rounds=config.num_server_rounds,
                     train_config=_train_config(config, test.num_classes),
                     evaluate_config=ConfigRecord({"num-classes": test.num_classes}),

@@ -88,7 +88,8 @@ def aggregate(
     if aggregated is None:
         return None
     # Decoded once here, not by everyone who reads the new model.
-    return pack({n: _as_type(array.numpy(), model[n].dtype) for n, array in aggregated.items()})
+    values = {n: _as_type(array.numpy(), model[n].dtype) for n, array in aggregated.items()}
+    return pack(values, copy=False)
 
 
 def _as_type(values: NDArray[Any], dtype: str) -> NDArray[Any]:

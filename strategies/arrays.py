@@ -39,7 +39,15 @@ class _HeldArray(Array):
             buffer = io.BytesIO()
             np.save(buffer, self.__dict__["_values"], allow_pickle=False)
             serialised = self.__dict__["_data"] = buffer.getvalue()
+            self._share(serialised)
         return serialised
+
+    def _share(self, serialised: bytes) -> None:
+        """Take the values from the file's bytes, so that a large model is not there twice."""
+        values: NDArray[Any] = self.__dict__["_values"]
+        if values.flags.c_contiguous:
+            flat = np.frombuffer(serialised, values.dtype, offset=len(serialised) - values.nbytes)
+            self.__dict__["_values"] = flat.reshape(values.shape)
 
     def numpy(self) -> NDArray[Any]:
         """Return a copy, which the caller may change, as `Array.numpy` does."""

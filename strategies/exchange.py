@@ -8,6 +8,7 @@ failure is put down to the node it happened on.
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ __all__ = ["Answers", "Exchange"]
 # poll took: with 10 messages about 2 ms, with 100 on Ray tens of milliseconds.
 _SHORTEST_PAUSE = 0.002
 _LONGEST_PAUSE = 0.25
+_SLOW_PULL = 0.1  # seconds: more than small replies take
 _PAUSE_PER_POLL = 4.0
 _SLOWER_WHEN_IDLE = 1.2
 
@@ -131,6 +133,10 @@ class Exchange:
             polled_at = self._clock()
             replies = list(grid.pull_messages(list(pending)))
             now = self._clock()
+            if replies and now - polled_at > _SLOW_PULL:
+                # Flower's pull leaves the bytes it received in a cycle of references, as large as
+                # the replies; those of several rounds would wait for the collector.
+                gc.collect()
             for reply in replies:
                 # Errors made by the SuperLink carry its own id as the source.
                 if reply.metadata.reply_to_message_id in pending:

@@ -343,6 +343,7 @@ class TwoPhaseStrategy(Strategy):
         evaluate_config = evaluate_config or ConfigRecord()
         result = Result(arrays=initial_arrays)
         arrays = initial_arrays
+        del initial_arrays
         self._wait_for_clients(grid)
         for server_round in range(first_round, num_rounds + 1):
             messages = list(self.configure_train(server_round, arrays, train_config, grid))
@@ -377,6 +378,10 @@ class TwoPhaseStrategy(Strategy):
             result.arrays = arrays
             if on_round is not None:
                 on_round(opened.record, arrays)
+            # They hold the replies and the last model, which may be large, all through the next
+            # roll call.
+            self._round = None
+            del messages, opened, previous
         return result
 
     # --- the round and the wait for its clients ---------------------------------------------------

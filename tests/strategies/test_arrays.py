@@ -38,6 +38,15 @@ def test_nobody_can_change_what_another_reads() -> None:
         view(array)[0] = 9
 
 
+def test_values_and_bytes_share_their_memory() -> None:
+    array = held(np.arange(6.0).reshape(2, 3))
+    data = array.data
+    assert np.shares_memory(view(array), np.frombuffer(data, np.uint8))
+    np.testing.assert_array_equal(view(array), np.arange(6.0).reshape(2, 3))
+    with pytest.raises(ValueError, match="read-only"):
+        view(array)[0] = 9
+
+
 def test_fortran_order_keeps_its_bytes() -> None:
     values = np.asfortranarray(np.arange(6.0).reshape(2, 3))
     assert array_bytes(held(values)) == len(held(values).data)
