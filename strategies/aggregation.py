@@ -11,7 +11,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, FedAvgM, Strategy
 from numpy.typing import NDArray
 
-from strategies.arrays import pack, view
+from strategies.arrays import lend, pack, view
 from strategies.messages import TrainReply
 from strategies.records import AggregationContent, metrics_of
 
@@ -82,7 +82,7 @@ def aggregate(
         if coefficients is not None:
             arrays, weight = _move(model, arrays, len(replies) * coefficients[row]), 1.0
         # Flower demands one array record and the same metrics in every reply.
-        message.content = AggregationContent(arrays, metrics_of({"num-examples": weight}))
+        message.content = AggregationContent(lend(arrays), metrics_of({"num-examples": weight}))
         messages.append(message)
     aggregated = aggregator.aggregate_train(server_round, messages)[0]
     if aggregated is None:

@@ -8,6 +8,7 @@ Flower `Array`s to everyone else. They keep the NumPy array and make the bytes w
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
@@ -17,7 +18,7 @@ from flwr.app import Array, ArrayRecord
 from flwr.common.constant import SType
 from numpy.typing import NDArray
 
-__all__ = ["array_bytes", "held", "held_values", "pack", "view"]
+__all__ = ["array_bytes", "held", "held_values", "lend", "pack", "view"]
 
 
 class _HeldArray(Array):
@@ -72,6 +73,17 @@ class _HeldArray(Array):
         return Array, (self.dtype, self.shape, self.stype, self.data)
 
 
+class _LentArray(_HeldArray):
+    """A held array for a reader that is known to change nothing."""
+
+    __qualname__ = "Array"
+
+    def numpy(self) -> NDArray[Any]:
+        """Return the values themselves."""
+        values: NDArray[Any] = self.__dict__["_values"]
+        return values
+
+
 def held(values: NDArray[Any], *, copy: bool = True) -> Array:
     """Return an `Array` of a copy of `values`, or of `values` itself, which becomes read-only."""
     if copy:
@@ -88,9 +100,35 @@ def pack(arrays: Mapping[str, NDArray[Any]], *, copy: bool = True) -> ArrayRecor
 
 
 def view(array: Array) -> NDArray[Any]:
-    """Return an array's values, not to be changed: without a copy where it was made by `held`."""
+    """Return an array's values, read-only and without a copy.
+
+    Raises
+    ------
+    ValueError
+        If the array is not the file of a NumPy array, or of one of Python objects.
+    """
     values: NDArray[Any] | None = array.__dict__.get("_values")
-    return array.numpy() if values is None else values
+    if values is not None:
+        return values
+    if array.stype != SType.NUMPY:
+        raise ValueError(f"an array is serialised as {array.stype!r}, expected {SType.NUMPY!r}")
+    file = io.BytesIO(array.data)
+    read_header = {(1, 0): np.lib.format.read_array_header_1_0}.get(
+        np.lib.format.read_magic(file), np.lib.format.read_array_header_2_0
+    )
+    shape, fortran, dtype = read_header(file)
+    if dtype.hasobject:
+        raise ValueError("an array holds Python objects")
+    flat = np.frombuffer(array.data, dtype, math.prod(shape), offset=file.tell())
+    return flat.reshape(shape, order="F" if fortran else "C")
+
+
+def lend(record: ArrayRecord) -> ArrayRecord:
+    """Return a record of the same arrays whose `numpy()` makes no copy; they are read-only."""
+    lent = ArrayRecord()
+    arrays = {name: _LentArray(view(array)) for name, array in record.items()}
+    lent.__dict__["_data"] = arrays
+    return lent
 
 
 def held_values(value: object) -> NDArray[Any] | None:

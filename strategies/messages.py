@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
 from strategies.arrays import array_bytes, view
@@ -155,7 +155,7 @@ def read_sketch(
                 f"sketch of {array.dtype} with shape {tuple(array.shape)}: "
                 f"expected float32 with shape ({entries},)"
             )
-        sketch = cast("NDArray[np.float32]", view(array))
+        sketch = cast("NDArray[np.float32]", _values("sketch", array))
         if sketch.shape != (entries,):
             raise ReplyError(f"sketch with {sketch.size} entries: expected {entries}")
         _require_finite("sketch", sketch)
@@ -193,7 +193,7 @@ def read_trained(
                 f"array {name!r} is {array.dtype} {tuple(array.shape)}: "
                 f"expected {want.dtype} {tuple(want.shape)}"
             )
-        values = view(array)
+        values = _values(f"array {name!r}", array)
         if values.shape != tuple(want.shape):
             raise ReplyError(f"array {name!r} has shape {values.shape}, not {tuple(want.shape)}")
         _require_finite(f"array {name!r}", values)
@@ -221,6 +221,17 @@ def _metrics(reply: Message, server_round: int, *, echoed: bool = True) -> Metri
     if (echoed or "round" in metrics) and metrics.get("round") != server_round:
         raise ReplyError(f"the reply is for round {metrics.get('round')}, not {server_round}")
     return metrics
+
+
+def _values(what: str, array: Array) -> NDArray[Any]:
+    """Return what an array of a reply holds, which must be what it says."""
+    try:
+        values = view(array)
+    except ValueError as error:
+        raise ReplyError(f"{what} cannot be read: {error}") from error
+    if str(values.dtype) != array.dtype:
+        raise ReplyError(f"{what} holds {values.dtype}, but says {array.dtype}")
+    return values
 
 
 def _require_finite(what: str, values: NDArray[np.generic]) -> None:

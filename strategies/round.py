@@ -344,6 +344,10 @@ class Round:
         record.metrics["train-loss"] = loss
         return arrays, MetricRecord({"train-loss": loss})
 
+    def let_go(self) -> None:
+        """Forget the models that came back: aggregated, only `feedback` needs them."""
+        self._trained.clear()
+
     def feedback(
         self, before: ArrayRecord, after: ArrayRecord, central: MetricRecord | None
     ) -> Feedback:

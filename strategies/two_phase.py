@@ -341,6 +341,7 @@ class TwoPhaseStrategy(Strategy):
             self._exchange.deadline = timeout
         train_config = train_config or ConfigRecord()
         evaluate_config = evaluate_config or ConfigRecord()
+        learns = type(self).observe is not TwoPhaseStrategy.observe
         result = Result(arrays=initial_arrays)
         arrays = initial_arrays
         del initial_arrays
@@ -350,6 +351,8 @@ class TwoPhaseStrategy(Strategy):
             opened = self._open_round()
             opened.train(grid, messages)
             updated, train_metrics = opened.aggregate()
+            if not learns:
+                opened.let_go()
             previous, arrays = arrays, updated or arrays
             if train_metrics is not None:
                 result.train_metrics_clientapp[server_round] = train_metrics
@@ -372,7 +375,6 @@ class TwoPhaseStrategy(Strategy):
             if central is not None:
                 result.evaluate_metrics_serverapp[server_round] = central
                 opened.record.metrics |= {f"central-{key}": value for key, value in central.items()}
-            learns = type(self).observe is not TwoPhaseStrategy.observe
             if learns and opened.record.skipped is None:
                 self.observe(opened.feedback(previous, arrays, central))
             result.arrays = arrays

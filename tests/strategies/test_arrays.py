@@ -1,3 +1,4 @@
+import io
 import pickle
 
 import numpy as np
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from strategies.arrays import array_bytes, held, pack, view
+from strategies.arrays import array_bytes, held, lend, pack, view
 
 DTYPES = st.sampled_from([np.float32, np.float64, np.int64, np.uint8, np.bool_])
 ANY_ARRAY = DTYPES.flatmap(lambda d: arrays(d, array_shapes(min_dims=0, max_dims=4, min_side=0)))
@@ -36,6 +37,34 @@ def test_nobody_can_change_what_another_reads() -> None:
     np.testing.assert_array_equal(view(array), np.arange(4.0))
     with pytest.raises(ValueError, match="read-only"):
         view(array)[0] = 9
+
+
+@given(ANY_ARRAY, st.booleans())
+def test_flowers_own_are_viewed_without_a_copy(values: np.ndarray, fortran: bool) -> None:  # type: ignore[type-arg]
+    theirs = Array(np.asfortranarray(values) if fortran else values)
+    seen = view(theirs)
+    np.testing.assert_array_equal(seen, values)
+    assert seen.dtype == values.dtype
+    assert not seen.size or np.shares_memory(seen, np.frombuffer(theirs.data, np.uint8))
+    (lent,) = lend(ArrayRecord({"a": theirs})).values()
+    assert lent.numpy() is view(lent)
+    assert not lent.numpy().flags.writeable
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"\x93NUMPY", b"no file", Array(np.zeros(4)).data[:-8], Array(np.zeros(4)).data[:20]],
+)
+def test_what_is_no_file_of_an_array_cannot_be_viewed(data: bytes) -> None:
+    with pytest.raises(ValueError, match=r"\w"):
+        view(Array("float64", (4,), "numpy.ndarray", data))
+
+
+def test_objects_are_not_loaded() -> None:
+    file = io.BytesIO()
+    np.save(file, np.array([{}], dtype=object), allow_pickle=True)
+    with pytest.raises(ValueError, match="Python objects"):
+        view(Array("object", (1,), "numpy.ndarray", file.getvalue()))
 
 
 def test_values_and_bytes_share_their_memory() -> None:
