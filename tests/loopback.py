@@ -313,6 +313,7 @@ class Deployment:
             "FLWR_DISABLE_UPDATE_CHECK": "1",
             "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
             "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.05",
+            "MALLOC_MMAP_THRESHOLD_": "1048576",
         }
 
 
