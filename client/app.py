@@ -229,7 +229,7 @@ def _model_all_keep(contexts: Sequence[Context], server_round: int) -> ArrayReco
         models.append(cast("ArrayRecord", context.state[_KEPT]))
     first = models[0]
     same = all(model.keys() == first.keys() for model in models) and all(
-        model[name].data is array.data for model in models for name, array in first.items()
+        model[name] is array for model in models for name, array in first.items()
     )
     return first if same else None
 

@@ -113,10 +113,10 @@ def view(array: Array) -> NDArray[Any]:
     if array.stype != SType.NUMPY:
         raise ValueError(f"an array is serialised as {array.stype!r}, expected {SType.NUMPY!r}")
     file = io.BytesIO(array.data)
-    read_header = {(1, 0): np.lib.format.read_array_header_1_0}.get(
-        np.lib.format.read_magic(file), np.lib.format.read_array_header_2_0
-    )
-    shape, fortran, dtype = read_header(file)
+    if np.lib.format.read_magic(file) == (1, 0):
+        shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
+    else:
+        shape, fortran, dtype = np.lib.format.read_array_header_2_0(file)
     if dtype.hasobject:
         raise ValueError("an array holds Python objects")
     flat = np.frombuffer(array.data, dtype, math.prod(shape), offset=file.tell())

@@ -18,13 +18,16 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
+from strategies.messages import count_bytes
+
 __all__ = ["Answers", "Exchange"]
 
 # A poll costs the backend time (it scans every message), so pauses are a multiple of what the last
 # poll took: with 10 messages about 2 ms, with 100 on Ray tens of milliseconds.
 _SHORTEST_PAUSE = 0.002
 _LONGEST_PAUSE = 0.25
-_SLOW_PULL = 0.1  # seconds: more than small replies take
+_SLOW_PULL = 0.1  # seconds: a full collection takes about as long
+_LARGE_PULL = 2**24  # bytes
 _PAUSE_PER_POLL = 4.0
 _SLOWER_WHEN_IDLE = 1.2
 
@@ -133,7 +136,7 @@ class Exchange:
             polled_at = self._clock()
             replies = list(grid.pull_messages(list(pending)))
             now = self._clock()
-            if replies and now - polled_at > _SLOW_PULL:
+            if now - polled_at > _SLOW_PULL and _bytes(replies) > _LARGE_PULL:
                 # Flower's pull leaves the bytes it received in a cycle of references, as large as
                 # the replies; those of several rounds would wait for the collector.
                 gc.collect()
@@ -189,3 +192,7 @@ class Exchange:
             answers.failed[node] = f"error {reply.error.code}: {reason[:300]}"
         else:
             answers.replies[node] = reply
+
+
+def _bytes(replies: Sequence[Message]) -> int:
+    return sum(count_bytes(reply.content) for reply in replies if reply.has_content())

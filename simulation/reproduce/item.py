@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -87,7 +87,7 @@ class Findings:
     notes: tuple[str, ...] = ()
     tables: tuple[Table, ...] = ()
     pictures: tuple[Picture, ...] = ()
-    claims: tuple[Claim, ...] = field(default=())
+    claims: tuple[Claim, ...] = ()
 
 
 @dataclass(frozen=True)

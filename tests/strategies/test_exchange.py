@@ -1,8 +1,13 @@
 from __future__ import annotations
 
+import gc
+import weakref
+from dataclasses import dataclass, field
+
+import numpy as np
 import pytest
 from fakes import FakeClock, FakeGrid
-from flwr.app import Error, Message, RecordDict
+from flwr.app import Array, ArrayRecord, Error, Message, RecordDict
 
 from strategies.exchange import Answers, Exchange
 
@@ -54,6 +59,39 @@ def test_all_replies_come_back_under_their_nodes_with_their_times() -> None:
     for node, delay in ((1, 0.0), (2, 1.0), (3, 2.0)):
         assert delay <= answers.seconds[node] <= delay + 0.25
     assert bench.took <= 2.25
+
+
+@dataclass
+class LeakyGrid(FakeGrid):
+    """Its pull leaves a cycle of references behind, as Flower's does."""
+
+    reply_bytes: int = 0
+    left: list[weakref.ref[FakeClock]] = field(default_factory=list)
+
+    def _reply(self, message: Message) -> Message:
+        cycle = FakeClock()
+        cycle.itself = cycle  # type: ignore[attr-defined]
+        self.left.append(weakref.ref(cycle))
+        reply = super()._reply(message)
+        reply.content["arrays"] = ArrayRecord({"a": Array(np.zeros(self.reply_bytes, np.uint8))})
+        return reply
+
+
+@pytest.mark.parametrize(
+    ("seconds", "size", "collected"), [(1.0, 2**25, True), (1.0, 100, False), (0.0, 2**25, False)]
+)
+def test_what_a_pull_of_large_replies_leaves_is_collected(
+    seconds: float, size: int, collected: bool
+) -> None:
+    bench = Bench({})
+    grid = bench.grid = LeakyGrid(bench.clock, {1: 0.0}, poll_seconds=seconds, reply_bytes=size)
+    gc.collect()
+    gc.disable()
+    try:
+        bench.send([1], quorum=1)
+        assert (grid.left[0]() is None) is collected
+    finally:
+        gc.enable()
 
 
 def test_no_message_is_no_exchange() -> None:
