@@ -356,8 +356,8 @@ def _pictures(name: str, results: _Results, labels: Mapping[str, str]) -> tuple[
         return Picture(f"{name}-{short}", lines_chart(lines, ylabel=ylabel), description)
 
     return (
-        picture("worst", "worst", "test accuracy of the worst client (0 to 1)"),
-        picture("accuracy", "average", "test accuracy, mean over clients (0 to 1)"),
+        picture("worst", "worst", "worst client's accuracy (0 to 1)"),
+        picture("accuracy", "average", "average accuracy (0 to 1)"),
     )
 
 
