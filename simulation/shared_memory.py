@@ -7,6 +7,7 @@ process ends, and a container's small `/dev/shm` is no limit.
 from __future__ import annotations
 
 import io
+import math
 import mmap
 import os
 import pickle
@@ -74,7 +75,7 @@ class SharedMemory:
         os.close(self._file)
 
     def _view(self, offset: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
-        end = offset + dtype.itemsize * int(np.prod(shape))
+        end = offset + dtype.itemsize * math.prod(shape)
         if self._map is None or end > len(self._map):
             size = os.fstat(self._file).st_size
             if size < end:  # only where it is written: a reader's cut would lose what is written

@@ -95,7 +95,9 @@ class WorkerGrid(LocalGrid):
         """Have the workers answer, all at once."""
         self._sent.clear()
         shares = self._shares(messages)
-        busy = [worker for worker, share in shares.items() if worker.ask(share, self._sent)]
+        # All written before any is sent: a worker woken early takes the CPU from this process.
+        requests = {worker: dump(share, self._sent) for worker, share in shares.items()}
+        busy = {worker for worker, request in requests.items() if worker.ask(request)}
         replies: list[Message] = []
         for worker, share in shares.items():
             answered = worker.replies() if worker in busy else None
@@ -174,8 +176,8 @@ class _Worker:
         there.close()  # so that a worker's end is the end of the connection
         return cls(process, here, received)
 
-    def ask(self, messages: Sequence[Message], memory: SharedMemory) -> bool:
-        """Send messages; return whether the worker could take them.
+    def ask(self, request: bytes) -> bool:
+        """Send dumped messages; return whether the worker could take them.
 
         Raises
         ------
@@ -185,7 +187,7 @@ class _Worker:
         try:
             if not self.ready:
                 self._wait()
-            self.connection.send_bytes(dump(messages, memory))
+            self.connection.send_bytes(request)
         except (EOFError, OSError):
             return False
         return True

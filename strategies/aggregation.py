@@ -88,7 +88,7 @@ def aggregate(
     if aggregated is None:
         return None
     # Decoded once here, not by everyone who reads the new model.
-    values = {n: _as_type(array.numpy(), model[n].dtype) for n, array in aggregated.items()}
+    values = {n: _as_type(view(array), model[n].dtype) for n, array in aggregated.items()}
     return pack(values, copy=False)
 
 

@@ -18,7 +18,7 @@ from flwr.app import Array, ArrayRecord
 from flwr.common.constant import SType
 from numpy.typing import NDArray
 
-__all__ = ["array_bytes", "held", "held_values", "lend", "pack", "view"]
+__all__ = ["array_bytes", "dtype_name", "held", "held_values", "lend", "pack", "view"]
 
 
 class _HeldArray(Array):
@@ -29,7 +29,7 @@ class _HeldArray(Array):
 
     def __init__(self, values: NDArray[Any]) -> None:
         self.__dict__.update(
-            dtype=_dtype_name(values.dtype), shape=values.shape, stype=SType.NUMPY, _values=values
+            dtype=dtype_name(values.dtype), shape=values.shape, stype=SType.NUMPY, _values=values
         )
 
     @property
@@ -112,14 +112,14 @@ def view(array: Array) -> NDArray[Any]:
         return values
     if array.stype != SType.NUMPY:
         raise ValueError(f"an array is serialised as {array.stype!r}, expected {SType.NUMPY!r}")
-    file = io.BytesIO(array.data)
-    if np.lib.format.read_magic(file) == (1, 0):
-        shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
-    else:
-        shape, fortran, dtype = np.lib.format.read_array_header_2_0(file)
+    data = array.data
+    size = 10 + int.from_bytes(data[8:10], "little")
+    if data[6:7] != b"\x01":  # later versions have room for longer headers
+        size = 12 + int.from_bytes(data[8:12], "little")
+    shape, fortran, dtype = _read_header(data[:size])
     if dtype.hasobject:
         raise ValueError("an array holds Python objects")
-    flat = np.frombuffer(array.data, dtype, math.prod(shape), offset=file.tell())
+    flat = np.frombuffer(data, dtype, math.prod(shape), offset=size)
     return flat.reshape(shape, order="F" if fortran else "C")
 
 
@@ -145,8 +145,17 @@ def array_bytes(array: Array) -> int:
 
 
 @lru_cache
-def _dtype_name(dtype: np.dtype[Any]) -> str:
-    return str(dtype)  # NumPy works it out in Python each time
+def dtype_name(dtype: np.dtype[Any]) -> str:
+    """Return a dtype's name, which NumPy works out in Python each time."""
+    return str(dtype)
+
+
+@lru_cache(maxsize=1024)  # NumPy evaluates it as Python; a model's are the same in every round
+def _read_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    file = io.BytesIO(header)
+    if np.lib.format.read_magic(file) == (1, 0):
+        return np.lib.format.read_array_header_1_0(file)
+    return np.lib.format.read_array_header_2_0(file)
 
 
 @lru_cache(maxsize=1024)

@@ -24,7 +24,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
-from strategies.arrays import array_bytes, view
+from strategies.arrays import array_bytes, dtype_name, view
 from strategies.records import find
 
 __all__ = [
@@ -229,7 +229,7 @@ def _values(what: str, array: Array) -> NDArray[Any]:
         values = view(array)
     except ValueError as error:
         raise ReplyError(f"{what} cannot be read: {error}") from error
-    if str(values.dtype) != array.dtype:
+    if dtype_name(values.dtype) != array.dtype:
         raise ReplyError(f"{what} holds {values.dtype}, but says {array.dtype}")
     return values
 

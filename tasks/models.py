@@ -133,14 +133,15 @@ def _cnn(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
             "of at least 4×4"
         )
     channels, height, width = input_shape
+    # Pooling first, then the ReLU: the same values and gradients from a quarter of the numbers.
     model = nn.Sequential(
         OrderedDict(
             conv1=nn.Conv2d(channels, 16, 3, padding=1),
-            relu1=nn.ReLU(),
             pool1=nn.MaxPool2d(2),
+            relu1=nn.ReLU(),
             conv2=nn.Conv2d(16, 32, 3, padding=1),
-            relu2=nn.ReLU(),
             pool2=nn.MaxPool2d(2),
+            relu2=nn.ReLU(),
             flatten=nn.Flatten(),
             linear=nn.Linear(32 * (height // 4) * (width // 4), 64),
             relu3=nn.ReLU(),

@@ -60,6 +60,15 @@ def test_what_is_no_file_of_an_array_cannot_be_viewed(data: bytes) -> None:
         view(Array("float64", (4,), "numpy.ndarray", data))
 
 
+@pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
+def test_files_of_every_version_are_viewed(version: tuple[int, int]) -> None:
+    file, values = io.BytesIO(), np.arange(6.0).reshape(2, 3)
+    np.lib.format.write_array(file, values, version)
+    np.testing.assert_array_equal(
+        view(Array("float64", (2, 3), "numpy.ndarray", file.getvalue())), values
+    )
+
+
 def test_objects_are_not_loaded() -> None:
     file = io.BytesIO()
     np.save(file, np.array([{}], dtype=object), allow_pickle=True)

@@ -185,3 +185,22 @@ def test_other_models_start_as_they_are_built() -> None:
     first = initial_model("cnn", (1, 8, 8), 3, seed=4).state_dict()
     second = build_model("cnn", (1, 8, 8), 3, seed=4).state_dict()
     assert all(torch.equal(first[key], second[key]) for key in second)
+
+
+def test_pooling_before_the_relu_changes_no_bit() -> None:
+    model = build_model("cnn", (1, 28, 28), 10, seed=0)
+    layers = dict(model.named_children())
+    names = ["conv1", "relu1", "pool1", "conv2", "relu2", "pool2"]
+    names += ["flatten", "linear", "relu3", "classifier"]
+    usual = nn.Sequential(*(layers[name] for name in names))
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(16, 1, 28, 28, generator=generator)
+    x[x < 0.5] = 0  # as images have: ties in every window
+    outputs, parameters = model(x), list(model.parameters())
+    assert torch.equal(outputs, usual(x))
+    for own, other in zip(
+        torch.autograd.grad(outputs.square().sum(), parameters),
+        torch.autograd.grad(usual(x).square().sum(), parameters),
+        strict=True,
+    ):
+        assert torch.equal(own, other)
