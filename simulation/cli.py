@@ -146,7 +146,7 @@ def compare(
     Example: muster compare --strategies sckm-select,uniform --seeds 5 -c num-server-rounds=50
     """
     with told_in_one_line():
-        from simulation.compare import is_finished, plan, run_jobs
+        from simulation.compare import is_finished, make_folder, plan, run_jobs
         from simulation.overrides import parse_overrides
 
         _check_target(target)
@@ -163,6 +163,7 @@ def compare(
             batching=batching,
         )
         todo = [job for job in jobs if not is_finished(job)]
+        make_folder(folder)
         tell(f"results go to {folder}")
         if len(todo) < len(jobs):
             tell(f"{len(jobs) - len(todo)} of {len(jobs)} runs are finished already")

@@ -27,7 +27,7 @@ from server.results import load_config
 from server.run_folder import RunFolderError
 from simulation.engines import is_batched, with_absolute_paths
 
-__all__ = ["Job", "is_finished", "plan", "ray_session", "run_jobs"]
+__all__ = ["Job", "is_finished", "make_folder", "plan", "ray_session", "run_jobs"]
 
 # What may differ between a finished run and the same run asked for again.
 _IMMATERIAL = ("out", "resume", "checkpoint-every")
@@ -127,6 +127,24 @@ def is_finished(job: Job) -> bool:
                 "name another --out"
             )
     return True
+
+
+def make_folder(out: Path) -> None:
+    """Make the folder for results if need be; find out before hours of runs if it takes no files.
+
+    Raises
+    ------
+    RunFolderError
+        If it cannot be made or written to.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=out):
+            pass
+    except OSError as error:
+        raise RunFolderError(
+            f"--out = {out}: must be a folder that can be written to ({error.strerror or error})"
+        ) from error
 
 
 def run_jobs(

@@ -85,6 +85,7 @@ h2 { font-size: 1.15rem; margin: 2rem 0 0.5rem; }
 table { border-collapse: collapse; font-size: 0.875rem; font-variant-numeric: tabular-nums; }
 th, td { padding: 0.35rem 0.75rem 0.35rem 0; text-align: left; white-space: nowrap;
          border-bottom: 1px solid #ddd; }
+.wide :is(th, td):first-child { position: sticky; left: 0; background: #fff; }
 .claims { list-style: none; padding: 0; }
 .claims li { margin: 0.5rem 0; }
 .claims small { color: #555; }

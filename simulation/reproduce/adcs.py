@@ -158,7 +158,7 @@ def _figure_2(options: Options) -> Findings:
     worst, average = _final(results, "worst"), _final(results, "accuracy")
     return Findings(
         title="Figure 2: ADCS for several θ, between diversity and quality",
-        notes=_notes(options),
+        notes=(*_notes(options), "The paper's text names θ = 0.2 and 0.8; 0.5 and 1 are ours."),
         tables=(_accuracy_table(results, _THETAS),),
         pictures=_pictures("figure-2", results, _THETAS),
         claims=(
@@ -187,6 +187,7 @@ def _figure_3(options: Options) -> Findings:
         title="Figure 3: ADCS with the kernel made anew every R rounds",
         notes=(
             *_notes(options),
+            "The paper's text names R = 1 and 20; 200 stands for one that is too large.",
             "Fluctuation: by how much the worst accuracy differs from one evaluation to the next, "
             "mean over the second half of the rounds.",
         ),
@@ -355,8 +356,8 @@ def _pictures(name: str, results: _Results, labels: Mapping[str, str]) -> tuple[
         return Picture(f"{name}-{short}", lines_chart(lines, ylabel=ylabel), description)
 
     return (
-        picture("worst", "worst", "accuracy of the worst client"),
-        picture("accuracy", "average", "accuracy, mean over clients"),
+        picture("worst", "worst", "worst client's accuracy (0 to 1)"),
+        picture("accuracy", "average", "average accuracy (0 to 1)"),
     )
 
 

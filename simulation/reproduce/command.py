@@ -123,8 +123,10 @@ def _items(paper: str) -> tuple[Item, ...]:
 def _reproduce(paper: Paper, items: Sequence[Item], options: Options) -> None:
     """Run the items; one that fails does not stop the others; a note is told once."""
     from server.errors import UserError
+    from simulation.compare import make_folder
     from simulation.reproduce.report import findings_text, write_findings
 
+    make_folder(options.out)
     scale = "the paper's scale" if options.full else "a preset"
     tell(f"{paper.title}, {scale}: {', '.join(item.name for item in items)}")
     tell(f"results go to {options.out}")

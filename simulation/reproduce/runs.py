@@ -24,6 +24,8 @@ from strategies.naming import natural_key
 
 __all__ = ["Result", "load_result", "run_settings"]
 
+_REMEDY = "remove that folder, and the same command runs it again"
+
 
 @dataclass(frozen=True)
 class Result:
@@ -130,15 +132,18 @@ def load_result(folder: Path) -> Result:
     Raises
     ------
     RunAborted
-        If the folder does not hold a run.
+        If the folder does not hold a run with all its rounds.
     """
     picks: dict[str, int] = {}
     evaluated: list[tuple[int, float, float, float]] = []
     clusters: list[tuple[int, int]] = []
     by_client: dict[str, float] = {}
+    last = 0
     try:
-        seed = load_config(folder)["seed"]
+        config = load_config(folder)
+        seed, planned = config["seed"], config["num-server-rounds"]
         for line in read_rounds(folder):
+            last = line["round"]
             for name in line["eligible"]:
                 picks.setdefault(name, 0)
             for name in line["selected"]:
@@ -151,10 +156,12 @@ def load_result(folder: Path) -> Result:
                 central = metrics.get("central-accuracy", np.nan)
                 evaluated.append((line["round"], metrics["accuracy"], worst, central))
                 by_client = metrics.get("accuracy-by-client", {})
+        if last != planned:
+            raise ValueError(f"{folder / 'rounds.jsonl'} ends with round {last} of {planned}")
     except ValueError as error:
-        raise RunAborted(str(error)) from None
+        raise RunAborted(f"{error}; {_REMEDY}") from None
     except KeyError as error:
-        raise RunAborted(f"{folder} is not the folder of a run: it lacks {error}") from None
+        raise RunAborted(f"{folder} is not a run: it lacks {error}; {_REMEDY}") from None
     clients = tuple(sorted(picks, key=natural_key))
     table = np.array(evaluated, dtype=np.float64).reshape(-1, 4)
     found = np.array(clusters, dtype=np.int64).reshape(-1, 2)
@@ -175,8 +182,9 @@ def load_result(folder: Path) -> Result:
 def _length(runs: int, minutes: float | None, options: Options) -> str:
     if minutes is None:
         return ""
-    cpus = options.cpus or os.cpu_count() or 1
-    waves = math.ceil(runs / cpus)
+    there = os.cpu_count() or 1
+    cpus = options.cpus or there
+    waves = math.ceil(runs / min(cpus, there))  # more at a time than CPUs take no less
     return f", roughly {math.ceil(waves * minutes)} min with {cpus} at a time"
 
 

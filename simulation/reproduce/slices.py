@@ -169,7 +169,8 @@ def observe_all(
     Raises
     ------
     ConfigError
-        If a file is of another setting or cannot be read.
+        Before anything runs: if a file is of another setting or cannot be read, or the data is not
+        there.
     RunAborted
         If a setting failed, after all others have ended.
     """
@@ -184,6 +185,7 @@ def observe_all(
     if todo:
         import ray
 
+        _check_data(settings[todo[0]])
         folder.mkdir(parents=True, exist_ok=True)
         tell(f"{len(todo)} of {len(settings)} probes to do")
         with ray_session(cpus, None):
@@ -204,6 +206,15 @@ def observe_all(
     if failed:
         raise RunAborted(f"{failed} of {len(settings)} probes failed; the same command goes on")
     return [_read(file, setting) for file, setting in zip(files, settings, strict=True)]
+
+
+def _check_data(setting: ProbeSetting) -> None:
+    from tasks.data import load_test_data
+
+    try:
+        load_test_data(setting.dataset, setting.data_dir, seed=setting.seed)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
 
 
 def _flat(arrays: dict[str, NDArray[Any]]) -> NDArray[np.float32]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from strategies.selection._blocks import map_rows, row_blocks
+from strategies.selection._blocks import map_rows
 from strategies.selection._validation import (
     as_age,
     as_budget,
@@ -58,8 +56,8 @@ def sckm_matrix(sketches: ArrayLike) -> NDArray[np.float64]:
 def sckm_scores(sketches: ArrayLike) -> NDArray[np.float64]:
     """Return each client's mean SCKM with all others, Eq. 9 of the SCKM paper.
 
-    Uses the column sums of g and g² instead of the pairs: O(K p) time, O(p) memory beside the
-    result, float64 throughout.
+    Uses the column sums of g and g² instead of the pairs: O(K p) time, float64 throughout. Above
+    2²⁰ entries in all, O(K + p) memory: two compiled passes read the sketches where they are.
 
     Parameters
     ----------
@@ -84,59 +82,59 @@ def sckm_scores(sketches: ArrayLike) -> NDArray[np.float64]:
     return group_scores(sketches)
 
 
+# Up to here NumPy is done before Numba would have compiled, and its copies take 40 MB at most.
+_SMALL_ENTRIES = 2**20
 _TOO_LARGE = "sketches: entries are too large, their cubes overflow float64; rescale them"
 
 
 def group_scores(
     sketches: FloatArray, rows: NDArray[np.int64] | None = None
 ) -> NDArray[np.float64]:
-    """Return Eq. 9 among `rows` of the sketches (all by default), without copying them."""
-    clients = len(sketches) if rows is None else len(rows)
-    entries = sketches.shape[1]
-
-    def blocks(part: slice) -> Iterator[tuple[slice, NDArray[np.float64]]]:
-        cuts = row_blocks(part.stop - part.start, entries)
-        buffer = np.empty((cuts[0].stop, entries))
-        for block in cuts:
-            span = slice(part.start + block.start, part.start + block.stop)
-            g = buffer[: block.stop - block.start]
-            g[...] = sketches[span if rows is None else rows[span]]
-            yield block, g
-
-    def sums(part: slice) -> NDArray[np.float64]:
-        total = np.zeros((2, entries))
-        with np.errstate(over="ignore", invalid="ignore"):
-            for _, g in blocks(part):
-                total += g.sum(axis=0), np.einsum("ij,ij->j", g, g)
-        return total
-
-    sum1, sum2 = np.sum(map_rows(sums, clients, entries), axis=0)
-
-    def scores(part: slice) -> NDArray[np.float64]:
-        out = np.empty(part.stop - part.start)
-        with np.errstate(over="ignore", invalid="ignore"):
-            for block, g in blocks(part):
-                square = np.square(g)
-                # Σ g (s2 - g²) + g² (s1 - g): a client's own terms are taken out of the sums.
-                out[block] = _row_dots(g, sum2) + _row_dots(square, sum1)
-                out[block] -= 2.0 * _row_dots(g, square)
-        return out
-
-    result = np.concatenate(map_rows(scores, clients, entries))
+    """Return Eq. 9 among `rows` of the sketches (all by default)."""
+    rows = np.arange(len(sketches)) if rows is None else rows
+    small = sketches.size <= _SMALL_ENTRIES
+    with np.errstate(over="ignore", invalid="ignore"):
+        sums = _sums_of_few(sketches[rows]) if small else _sums_of_many(sketches, rows)
     # A NaN or an infinity anywhere reaches every score through the column sums.
-    if not np.isfinite(result).all():
+    if not np.isfinite(sums).all():
         reject_non_finite(sketches)
         raise ValueError(_TOO_LARGE)
-    return result / ((clients - 1) * entries) if clients > 1 else np.zeros(1)
+    sums /= max(1, len(rows) - 1) * sketches.shape[1]
+    return sums
 
 
-def _row_dots(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the dot product of each row of `a` with `b`, or with the same row of `b`.
+# A client's own terms are taken out of the column sums s1 of g and s2 of g² entry by entry:
+# Σ g (s2 - g²) + g² (s1 - g), both ways.
 
-    One short product a row: unlike one large one, it takes no lock of the BLAS between threads.
-    """
-    dots: NDArray[np.float64] = np.matmul(a[:, None, :], b[..., None])
-    return dots.reshape(len(a))
+
+def _sums_of_few(sketches: FloatArray) -> NDArray[np.float64]:
+    g = sketches.astype(np.float64)
+    square = np.square(g)
+    others = g.sum(axis=0) - g
+    others_square = square.sum(axis=0) - square
+    sums: NDArray[np.float64] = np.einsum("ij,ij->i", g, others_square)
+    sums += np.einsum("ij,ij->i", square, others)
+    return sums
+
+
+def _sums_of_many(sketches: FloatArray, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    from strategies.selection._compiled import add_moments, write_scores
+
+    entries = sketches.shape[1]
+
+    def moments(part: slice) -> NDArray[np.float64]:
+        sums = np.zeros((2, entries))
+        add_moments(sketches, rows[part], *sums)
+        return sums
+
+    total, squares = np.sum(map_rows(moments, len(rows), entries), axis=0)
+    scores = np.empty(len(rows))
+    map_rows(
+        lambda part: write_scores(sketches, rows[part], total, squares, scores[part]),
+        len(rows),
+        entries,
+    )
+    return scores
 
 
 def select_sckm(

@@ -40,6 +40,7 @@ def test_run_writes_a_folder_and_says_where(tmp_path: Path) -> None:
         (["report", "absent"], "absent is not the folder of a run"),
         (["report", ".", "--target", "80"], "target = 80: must be in (0, 1]"),
         (["compare", "--strategies", "best", "--seeds", "1"], "strategy = 'best'"),
+        (["compare", "--strategies", "ocs", "--out", __file__], "must be a folder"),
     ],
 )
 def test_mistakes_are_one_line_and_a_failure(arguments: list[str], message: str) -> None:

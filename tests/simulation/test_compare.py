@@ -7,7 +7,7 @@ from server.config import ConfigError
 from server.errors import RunAborted
 from server.results import load_run
 from server.run_folder import RunFolderError
-from simulation.compare import Job, is_finished, plan, run_jobs
+from simulation.compare import Job, is_finished, make_folder, plan, run_jobs
 from simulation.engines import run_inline
 
 
@@ -97,6 +97,21 @@ def test_results_that_cannot_be_written_are_told_and_leave_nothing_half(tmp_path
     with pytest.raises(RunFolderError, match="finished runs are safe"):
         run_jobs([job], on_done=lambda job, reason: None)
     assert [path.name for path in tmp_path.rglob("*")] == ["uniform"]
+
+
+@pytest.mark.parametrize("below", [False, True])
+def test_a_folder_that_takes_no_files_is_told_before_anything_runs(
+    tmp_path: Path, below: bool
+) -> None:
+    file = tmp_path / "file"
+    file.write_text("kept")
+    out = file / "out" if below else file
+    with pytest.raises(RunFolderError, match=r"^--out = .*file.*: must be a folder") as caught:
+        make_folder(out)
+    assert "\n" not in str(caught.value)
+    assert file.read_text() == "kept"
+    make_folder(tmp_path / "new" / "folder")
+    assert [path.name for path in tmp_path.rglob("*") if path.is_dir()] == ["new", "folder"]
 
 
 def test_ray_that_does_not_start_is_one_line(

@@ -214,7 +214,7 @@ def test_every_picture_has_axes_and_a_legend(
         for picture in run(item).pictures:
             (axes,) = picture.figure.axes
             assert axes.get_xlabel() == "round"
-            assert "accuracy" in axes.get_ylabel()
+            assert "accuracy (0 to 1)" in axes.get_ylabel()
             legend = [text.get_text() for text in picture.figure.legends[0].get_texts()]
             assert len(legend) == len(axes.lines) == len(set(legend))
             assert picture.description

@@ -85,6 +85,17 @@ def test_what_fails_does_not_stop_the_rest(options: list[Options]) -> None:
     assert "Found by table-1" in (options[0].out / "report.txt").read_text()
 
 
+def test_an_out_that_is_no_folder_is_told_before_anything_runs(
+    tmp_path: Path, options: list[Options]
+) -> None:
+    (tmp_path / "taken").touch()
+    result = runner.invoke(app, ["reproduce", "adcs", "--out", "taken"])
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"error: --out = {tmp_path / 'taken'}: must be a folder")
+    assert result.stderr.count("\n") == 1
+    assert options == []
+
+
 def test_an_unknown_item_is_one_line() -> None:
     result = runner.invoke(app, ["reproduce", "adcs", "figure-7"])
     assert result.exit_code == 1

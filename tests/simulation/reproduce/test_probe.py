@@ -95,6 +95,16 @@ def test_probes_are_kept_and_checked(tmp_path: Path, monkeypatch: pytest.MonkeyP
         observe_all([SETTING], tmp_path, cpus=1, tell=print)
 
 
+def test_data_that_is_not_there_is_told_before_anything_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(slices, "ray_session")
+    absent = dataclasses.replace(SETTING, dataset="npz", data_dir=str(tmp_path / "absent.npz"))
+    with pytest.raises(ConfigError, match="absent"):
+        observe_all([absent], tmp_path / "probes", cpus=1, tell=print)
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.slow
 def test_probes_run_in_ray_and_failures_are_told(tmp_path: Path) -> None:
     told: list[str] = []

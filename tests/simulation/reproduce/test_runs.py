@@ -38,7 +38,10 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def test_runs_are_done_once_seed_by_seed(tmp_path: Path, started: list[str]) -> None:
+def test_runs_are_done_once_seed_by_seed(
+    tmp_path: Path, started: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
     told: list[str] = []
     options = Options(out=tmp_path, full=False, seeds=1, tell=told.append)
     run_settings(SETTINGS[:1], options, folder="some")
@@ -118,7 +121,7 @@ def test_a_label_may_not_be_there_twice(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", [None, "{}\n{}\n", '{"round": 1}\n'])
 def test_what_is_no_run_is_one_line(tmp_path: Path, text: str | None) -> None:
-    (tmp_path / "config.toml").write_text("seed = 0")
+    (tmp_path / "config.toml").write_text("seed = 0\nnum-server-rounds = 1")
     if text is not None:
         (tmp_path / "rounds.jsonl").write_text(text)
     with pytest.raises(RunAborted) as caught:
@@ -127,8 +130,30 @@ def test_what_is_no_run_is_one_line(tmp_path: Path, text: str | None) -> None:
     assert str(tmp_path) in str(caught.value)
 
 
+@pytest.mark.parametrize(("cut", "last"), [(10, 3), (None, 0)])
+def test_a_run_that_lost_rounds_is_refused(
+    tmp_path: Path, started: list[str], cut: int | None, last: int
+) -> None:
+    options = Options(out=tmp_path, full=False, seeds=1, tell=lambda line: None)
+    run_settings(SETTINGS[:1], options, folder="")
+    file = tmp_path / "clustered" / "seed-0" / "rounds.jsonl"
+    file.write_bytes(file.read_bytes()[:-cut] if cut else b"")
+    with pytest.raises(RunAborted, match=rf"rounds\.jsonl ends with round {last} of 4; remove"):
+        run_settings(SETTINGS[:1], options, folder="")
+
+
+def test_more_runs_at_a_time_than_cpus_take_no_less(
+    tmp_path: Path, started: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    told: list[str] = []
+    options = Options(out=tmp_path, full=False, seeds=2, cpus=100, tell=told.append)
+    run_settings(SETTINGS, options, folder="", minutes=3)
+    assert told[0] == "4 of 4 runs to do, roughly 6 min with 100 at a time"
+
+
 def test_a_client_that_was_not_evaluated_has_no_accuracy(tmp_path: Path) -> None:
-    (tmp_path / "config.toml").write_text("seed = 0")
+    (tmp_path / "config.toml").write_text("seed = 0\nnum-server-rounds = 1")
     metrics = {"accuracy": 0.5, "accuracy-by-client": {"a": 0.5}}
     line = {"round": 1, "eligible": ["b"], "selected": ["a"], "metrics": metrics}
     (tmp_path / "rounds.jsonl").write_text(json.dumps(line) + "\n")

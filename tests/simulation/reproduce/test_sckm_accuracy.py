@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -124,13 +125,32 @@ def test_figure_4_draws_every_configuration(tmp_path: Path, fake: Fake) -> None:
 def test_figure_3_averages_clusters_as_equation_10(tmp_path: Path, fake: Fake) -> None:
     findings = sckm_accuracy.figure_3(Options(out=tmp_path, full=False))
     rows = {row[:2]: row[2:] for row in findings.tables[0].rows}
-    assert rows["1", "30"] == ("22.0 ± 0.0", "22", "21 to 23")
-    assert rows["2", "6"] == ("6.0 ± 0.0", "–", "6 to 6")
+    assert rows["1", "30"] == ("22.00 ± 0.00", "22.0 ± 0.0", "22", "21 to 23")
+    assert rows["2", "6"] == ("6.00 ± 0.00", "6.0 ± 0.0", "–", "6 to 6")
     assert findings.claims[0].holds is True
     verdicts = {claim.text: claim.holds for claim in findings.claims}
     assert verdicts["one shard: more clusters for 30 picked than for 20"] is True
     assert verdicts["one shard: fewer clusters than the 30 that may be picked"] is True
     assert verdicts["one shard: fewer clusters than the 6 that may be picked"] is None
+
+
+def test_figure_3_compares_budgets_before_rounding(
+    tmp_path: Path, fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = fake.result
+
+    def few(setting: Setting, seed: int) -> Result:
+        found = [2, 2, 3 if setting.values["clients-per-round"] == 6 else 2]
+        return dataclasses.replace(whole(setting, seed), clusters=np.array(found))
+
+    monkeypatch.setattr(fake, "result", few)
+    findings = sckm_accuracy.figure_3(Options(out=tmp_path, full=False))
+    rows = {row[:2]: row[2:4] for row in findings.tables[0].rows}
+    assert rows["1", "4"] == ("2.00 ± 0.00", "2.0 ± 0.0")
+    assert rows["1", "6"] == ("2.33 ± 0.00", "2.0 ± 0.0")
+    verdicts = {claim.text: claim.holds for claim in findings.claims}
+    assert verdicts["one shard: more clusters for 6 picked than for 4"] is True
+    assert verdicts["one shard: more clusters for 4 picked than for 2"] is None
 
 
 @pytest.mark.parametrize("full", [False, True])

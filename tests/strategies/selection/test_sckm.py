@@ -10,8 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from strategies.selection import sckm as sckm_module
 from strategies.selection import sckm_matrix, sckm_scores, select_sckm
 from strategies.selection.sckm import group_scores, rank_by_age
+
+
+@pytest.fixture(scope="module", params=["small pool", "large pool"], autouse=True)
+def pool(request):
+    """Every property holds for NumPy's way with small pools and the compiled way with large."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "large pool":
+            patch.setattr(sckm_module, "_SMALL_ENTRIES", 0)
+        yield request.param
 
 
 def naive_matrix(sketches):
@@ -72,14 +82,31 @@ def test_group_scores_are_the_scores_of_those_rows():
     np.testing.assert_allclose(group_scores(sketches, rows), sckm_scores(sketches[rows]))
 
 
-def test_scores_need_little_memory():
-    sketches = problem(4, clients=20_000, entries=256)
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_scores_of_a_large_pool_need_little_memory(order, pool):
+    if pool == "small pool":
+        pytest.skip("a small pool is copied to float64")
+    sketches = np.asarray(problem(4, clients=20_000, entries=256), order=order)
+    sckm_scores(sketches)  # compiles
     tracemalloc.start()
     sckm_scores(sketches)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    # The result, and in each thread some cache-sized blocks; the sketches themselves are 20 MB.
-    assert peak < sketches.nbytes / 2
+    # The rows, the result and the column sums; the sketches themselves are 20 MB.
+    assert peak < sketches.nbytes / 20
+
+
+def test_a_large_pool_is_scored_as_a_small_one_and_left_alone():
+    sketches = problem(3, clients=1_100, entries=1_000)
+    sketches.setflags(write=False)
+    rows = np.arange(0, 1_100, 2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sckm_module, "_SMALL_ENTRIES", sketches.size)
+        small = sckm_scores(sketches), group_scores(sketches, rows)
+        patch.setattr(sckm_module, "_SMALL_ENTRIES", sketches.size - 1)
+        large = sckm_scores(sketches), group_scores(sketches, rows)
+    np.testing.assert_allclose(large[0], small[0], rtol=1e-9)
+    np.testing.assert_allclose(large[1], small[1], rtol=1e-9)
 
 
 @pytest.mark.parametrize("seed", range(200))
