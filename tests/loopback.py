@@ -239,7 +239,7 @@ class Deployment:
         """Wait for a run's end and return its status."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            with suppress(httpx.HTTPStatusError):  # its database may be locked for seconds
+            with suppress(httpx.HTTPError):  # its database may be locked for seconds
                 status = self.status(run_id)
                 if status.startswith("finished"):
                     return status
