@@ -8,6 +8,7 @@ from flwr.superlink.grid.http_grid import HttpGrid
 
 from server.config import RunConfig
 from server.errors import told_in_one_line
+from server.run import run
 
 __all__ = ["app"]
 
@@ -21,10 +22,8 @@ _WAIT_DEPLOYMENT = 600.0
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run what the run config says; mistakes in it are told in one line."""
-    wait = _WAIT_DEPLOYMENT if isinstance(grid, HttpGrid) else _WAIT_SIMULATION
+    deployed = isinstance(grid, HttpGrid)
+    wait = _WAIT_DEPLOYMENT if deployed else _WAIT_SIMULATION
     with told_in_one_line():
         config = RunConfig.parse(context.run_config)
-        # Imports torch, which takes seconds; a mistyped key should not have to wait for it.
-        from server.run import run
-
-        run(config, grid, wait=wait)
+        run(config, grid, wait=wait, lean=deployed)

@@ -345,8 +345,9 @@ class Round:
         return arrays, MetricRecord({"train-loss": loss})
 
     def let_go(self) -> None:
-        """Forget the models that came back: aggregated, only `feedback` needs them."""
+        """Forget the models, before and after training: aggregated, only `feedback` needs them."""
         self._trained.clear()
+        self._model = ArrayRecord()
 
     def feedback(
         self, before: ArrayRecord, after: ArrayRecord, central: MetricRecord | None

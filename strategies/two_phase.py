@@ -351,9 +351,11 @@ class TwoPhaseStrategy(Strategy):
             opened = self._open_round()
             opened.train(grid, messages)
             updated, train_metrics = opened.aggregate()
+            previous, arrays = arrays, updated or arrays
+            result.arrays = arrays
             if not learns:
                 opened.let_go()
-            previous, arrays = arrays, updated or arrays
+                previous = arrays  # only `observe` looks back
             if train_metrics is not None:
                 result.train_metrics_clientapp[server_round] = train_metrics
 
@@ -377,7 +379,6 @@ class TwoPhaseStrategy(Strategy):
                 opened.record.metrics |= {f"central-{key}": value for key, value in central.items()}
             if learns and opened.record.skipped is None:
                 self.observe(opened.feedback(previous, arrays, central))
-            result.arrays = arrays
             if on_round is not None:
                 on_round(opened.record, arrays)
             # They hold the replies and the last model, which may be large, all through the next

@@ -41,11 +41,17 @@ class Dataset:
 
 @dataclass(frozen=True)
 class TestData:
-    """The test part of a `Dataset`, all that a server needs; attributes as there."""
+    """The test part of a `Dataset`, all that a server needs.
+
+    Attributes
+    ----------
+    x_test : array as in `Dataset`, but as stored: images as uint8, mapped and not read
+    y_test, num_classes : as in `Dataset`
+    """
 
     __test__ = False  # not a class of tests, whatever pytest thinks of the name
 
-    x_test: NDArray[np.float32]
+    x_test: NDArray[np.uint8] | NDArray[np.float32]
     y_test: NDArray[np.int64]
     num_classes: int
 
@@ -94,9 +100,9 @@ def load_dataset(name: str, data_dir: str = "", *, seed: int = 0) -> Dataset:
 
 
 def load_test_data(name: str, data_dir: str = "", *, seed: int = 0) -> TestData:
-    """Load only the test part, as `load_dataset` does with the same arguments."""
+    """Load only the test part, as `load_dataset` does with the same arguments, but unscaled."""
     arrays = labelled_arrays(name, data_dir, seed)
-    return TestData(scaled(arrays.x_test), arrays.y_test, arrays.num_classes)
+    return TestData(arrays.x_test, arrays.y_test, arrays.num_classes)
 
 
 def stored_arrays(name: str, data_dir: str = "", *, seed: int = 0) -> LabelledArrays:

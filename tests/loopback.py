@@ -16,9 +16,11 @@ import sysconfig
 import time
 import urllib.request
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
 from flwr.cli.supernode.register import try_load_public_key
 from flwr.proto.control_pb2 import (
@@ -237,9 +239,10 @@ class Deployment:
         """Wait for a run's end and return its status."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            status = self.status(run_id)
-            if status.startswith("finished"):
-                return status
+            with suppress(httpx.HTTPError):  # its database may be locked for seconds
+                status = self.status(run_id)
+                if status.startswith("finished"):
+                    return status
             time.sleep(1)
         raise AssertionError(f"run {run_id} did not end in {seconds} s:\n{self.run_log(run_id)}")
 

@@ -77,7 +77,7 @@ def test_every_module_says_what_it_exports() -> None:
     ("module", "absent"),
     [
         ("client.app", {"torch", "sklearn", "matplotlib", "ray"}),
-        ("server.app", {"torch", "matplotlib", "ray"}),
+        ("server.app", {"torch", "sklearn", "matplotlib", "ray"}),
         ("strategies", {"torch", "sklearn", "matplotlib", "ray"}),
     ],
 )

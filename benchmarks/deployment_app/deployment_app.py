@@ -111,6 +111,7 @@ def large_rounds(config: dict[str, Any], clients: int, rounds: int, grid: Grid) 
         RunConfig.parse({**config, **values, "local-steps": 1, "evaluate-every": 100}),
         grid,
         wait=600,
+        lean=True,
     )
 
 
