@@ -17,11 +17,6 @@ __all__ = ["build_model", "imagenet_weights", "initial_model"]
 # Mean and standard deviation of the channels that torchvision's weights were trained with.
 _IMAGENET_MEAN = (0.485, 0.456, 0.406)
 _IMAGENET_DEVIATION = (0.229, 0.224, 0.225)
-# Output channels of the convolutions; None is a pooling.
-_VGG16 = (
-    *(64, 64, None, 128, 128, None, 256, 256, 256, None),
-    *(512, 512, 512, None, 512, 512, 512, None),
-)
 
 
 def build_model(
@@ -163,24 +158,12 @@ def _vgg16(name: str, input_shape: tuple[int, ...], num_classes: int) -> nn.Modu
             f"model {name!r}: input shape {input_shape}, expected (3, height, width) "
             "of at least 32×32"
         )
-    # Written out: importing torchvision takes seconds and 160 MB.
-    features: list[nn.Module] = []
-    channels = 3
-    with torch.device("meta"):  # no initialisation before the one below
-        for width in _VGG16:
-            if width is None:
-                features.append(nn.MaxPool2d(2))
-            else:
-                features += [nn.Conv2d(channels, width, 3, padding=1), nn.ReLU(inplace=True)]
-                channels = width
-        model = nn.Sequential(
-            OrderedDict(
-                features=nn.Sequential(*features),
-                avgpool=nn.AdaptiveAvgPool2d(1),
-                flatten=nn.Flatten(),
-                classifier=nn.Linear(channels, num_classes),
-            )
-        )
+    import torchvision
+
+    with torch.device("meta"):  # its own classifier, never used, would take 480 MB
+        model: nn.Module = torchvision.models.vgg16(weights=None, init_weights=False)
+        model.avgpool = nn.AdaptiveAvgPool2d(1)
+        model.classifier = nn.Linear(512, num_classes)
     model.to_empty(device="cpu")
     for layer in model.modules():  # as torchvision initialises its VGG
         if isinstance(layer, nn.Conv2d):
