@@ -94,8 +94,13 @@ def train(message: Message, context: Context) -> RecordDict:
     return _train(message, context)
 
 
-def _sketch(message: Message, context: Context, trained: Trained | None = None) -> RecordDict:
-    """Answer phase 1; `trained` is the outcome of the local steps if they are done already."""
+def _sketch(
+    message: Message,
+    context: Context,
+    trained: Trained | None = None,
+    loss: float | None = None,
+) -> RecordDict:
+    """Answer phase 1; `trained` and `loss` are what is done already, of local steps and data."""
     from client import training
 
     task = TaskConfig.from_run_config(context.run_config)
@@ -109,9 +114,8 @@ def _sketch(message: Message, context: Context, trained: Trained | None = None) 
         return training.load_model(task.model, settings.num_classes, data, received)
 
     needs = settings.needs
-    loss: float | None = None
     update: Arrays | None = None
-    if "loss" in needs:
+    if "loss" in needs and loss is None:
         loss = float(training.losses(load(), data).mean())
     kept, kept_metrics = received, {}
     if needs & {"sketch", "norm", "batch-loss"}:
@@ -174,7 +178,8 @@ def answer_cohort(messages: Sequence[Message], contexts: Sequence[Context]) -> l
     """Answer `train` or `train.sketch` messages of one kind that carry the same records.
 
     Softmax regression is trained for all of them in one batched computation, which is several times
-    faster; the replies equal those of the handlers within float32 rounding.
+    faster, and its losses are taken without a torch module; the replies equal those of the handlers
+    within float32 rounding.
 
     Parameters
     ----------
@@ -191,18 +196,20 @@ def answer_cohort(messages: Sequence[Message], contexts: Sequence[Context]) -> l
     kind = messages[0].metadata.message_type
     if kind not in (SKETCH, TRAIN):
         return None
+    if task.model not in BATCHED_MODELS:
+        return None
     config = _config(messages[0])
     settings = TrainSettings.read(config)
-    start: ArrayRecord | None
+    received: ArrayRecord | None
     if kind == SKETCH:
-        handler = _sketch
         trains = SketchSettings.read(config).trains(settings.needs)
-        start = _arrays(messages[0]) if trains else None
+        asks_loss = "loss" in settings.needs
+        received = _arrays(messages[0])
     else:
-        handler = _train
+        trains, asks_loss = True, False
         kept = config["kept"]
-        start = _model_all_keep(contexts, settings.round) if kept else _arrays(messages[0])
-    if task.model not in BATCHED_MODELS or start is None:
+        received = _model_all_keep(contexts, settings.round) if kept else _arrays(messages[0])
+    if received is None or not (trains or asks_loss):
         return None
     try:
         cohort = [local_data(context, task) for context in contexts]
@@ -211,11 +218,25 @@ def answer_cohort(messages: Sequence[Message], contexts: Sequence[Context]) -> l
     from client import training
 
     training.use_threads(settings.threads)
-    rngs = [derive_rng(settings.seed, settings.round, client_name(c), "batches") for c in contexts]
-    trained = training.train_softmax_cohort(cohort, start, settings, rngs)
+    trained: Sequence[Trained | None] = [None] * len(cohort)
+    losses: Sequence[float | None] = [None] * len(cohort)
+    if trains:
+        names = map(client_name, contexts)
+        rngs = [derive_rng(settings.seed, settings.round, name, "batches") for name in names]
+        trained = training.train_softmax_cohort(cohort, received, settings, rngs)
+    if asks_loss:
+        losses = training.softmax_cohort_losses(cohort, received)
+    handlers: list[Handler] = (
+        [
+            partial(_sketch, trained=own, loss=loss)
+            for own, loss in zip(trained, losses, strict=True)
+        ]
+        if kind == SKETCH
+        else [partial(_train, trained=own) for own in trained]
+    )
     return [
-        _answers(partial(handler, trained=own))(message, context)
-        for message, context, own in zip(messages, contexts, trained, strict=True)
+        _answers(handler)(message, context)
+        for handler, message, context in zip(handlers, messages, contexts, strict=True)
     ]
 
 

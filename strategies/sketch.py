@@ -118,6 +118,9 @@ class SketchSpec:
                 buckets = (draws >> np.uint64(1)) % np.uint64(count)
                 result[name] = (2 * buckets + (draws & np.uint64(1))).astype(np.int64)
                 continue
+            if count == size:  # what the draws below come to, without drawing
+                result[name] = np.arange(size)
+                continue
             edges = np.arange(count + 1, dtype=np.int64) * size // count
             draws = _raw(bits, count + 1)
             # The remainder's bias is below size / 2^64.

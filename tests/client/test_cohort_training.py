@@ -1,10 +1,17 @@
 import numpy as np
 import pytest
+from flwr.app import ArrayRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from client.settings import TrainSettings
-from client.training import load_model, train, train_softmax_cohort
+from client.training import (
+    load_model,
+    losses,
+    softmax_cohort_losses,
+    train,
+    train_softmax_cohort,
+)
 from strategies.arrays import pack, view
 from tasks.client_data import ClientData
 
@@ -13,6 +20,15 @@ def client(rng: np.random.Generator, examples: int, classes: int) -> ClientData:
     x = rng.normal(size=(examples, 1, 3, 2)).astype(np.float32)
     y = rng.integers(classes, size=examples)
     return ClientData(x, y, x[:1], y[:1], classes)
+
+
+def softmax_model(rng: np.random.Generator, classes: int, scale: float = 1.0) -> ArrayRecord:
+    return pack(
+        {
+            "classifier.weight": scale * rng.normal(size=(classes, 6)).astype(np.float32),
+            "classifier.bias": rng.normal(size=classes).astype(np.float32),
+        }
+    )
 
 
 @settings(max_examples=40, deadline=None)
@@ -27,12 +43,7 @@ def test_equals_training_each_client_alone(
 ) -> None:
     rng, classes = np.random.default_rng(seed), 4
     cohort = [client(rng, size, classes) for size in sizes]
-    start = pack(
-        {
-            "classifier.weight": rng.normal(size=(classes, 6)).astype(np.float32),
-            "classifier.bias": rng.normal(size=classes).astype(np.float32),
-        }
-    )
+    start = softmax_model(rng, classes)
     how = TrainSettings(1, 0, steps, batch, 0.3, 1, classes, frozenset())
     together = train_softmax_cohort(
         cohort, start, how, [np.random.default_rng((seed, k)) for k in range(len(cohort))]
@@ -47,3 +58,18 @@ def test_equals_training_each_client_alone(
             assert got.dtype == np.float32
         assert batched.loss == pytest.approx(alone.loss, rel=1e-5, abs=1e-6)
         assert batched.first_loss == pytest.approx(alone.first_loss, rel=1e-5, abs=1e-6)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 12), min_size=1, max_size=5),
+    scale=st.sampled_from([0.0, 1.0, 1e3]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_losses_equal_those_of_each_client_alone(sizes: list[int], scale: float, seed: int) -> None:
+    rng, classes = np.random.default_rng(seed), 4
+    cohort = [client(rng, size, classes) for size in sizes]
+    arrays = softmax_model(rng, classes, scale)
+    together = softmax_cohort_losses(cohort, arrays)
+    alone = [losses(load_model("softmax", classes, data, arrays), data).mean() for data in cohort]
+    assert together == pytest.approx(alone, rel=1e-5, abs=1e-5 * max(scale, 1))
