@@ -18,7 +18,6 @@ from flwr.app import (
     Context,
     Error,
     Message,
-    MetricRecord,
     RecordDict,
 )
 from flwr.app.typing import MetricRecordValues
@@ -27,11 +26,12 @@ from flwr.common.constant import ErrorCode
 from numpy.typing import NDArray
 
 from client.identity import client_name, local_data
+from client.kept import forget, keep, kept
 from client.settings import SketchSettings, TrainSettings
 from strategies.answering import answer_roll_call
 from strategies.messages import SKETCH, TRAIN, Arrays
 from strategies.randomness import derive_rng
-from strategies.records import Record, config_of, content_of, find, metrics_of
+from strategies.records import Record, config_of, content_of, metrics_of
 from strategies.updates import subtract
 from tasks.config import TaskConfig
 
@@ -47,10 +47,6 @@ Handler = Callable[[Message, Context], RecordDict]
 app = ClientApp()
 
 BATCHED_MODELS = frozenset({"softmax"})  # a convolution is no faster for many clients at once
-
-# Where a client keeps, from phase 1 to phase 2, its trained model or else the model it was sent.
-_KEPT = "kept"
-_KEPT_METRICS = "kept-metrics"
 
 
 def _answers(handler: Handler) -> Callable[[Message, Context], Message]:
@@ -117,19 +113,19 @@ def _sketch(
     update: Arrays | None = None
     if "loss" in needs and loss is None:
         loss = float(training.losses(load(), data).mean())
-    kept, kept_metrics = received, {}
+    left, left_metrics = received, {}
     if needs & {"sketch", "norm", "batch-loss"}:
         rng = derive_rng(settings.seed, settings.round, client_name(context), "batches")
         if wanted.trains(needs):
             if wanted.keep and wanted.train_needs:
-                kept_metrics = _loss_metrics(training.losses(load(), data))
+                left_metrics = _loss_metrics(training.losses(load(), data))
             trained = trained or training.train(load(), data, settings, rng)
-            kept, kept_metrics["train-loss"] = trained.arrays, trained.loss
+            left, left_metrics["train-loss"] = trained.arrays, trained.loss
             batch_loss = trained.first_loss
             # In gradient units, the sum of the mini-batch gradients (ADCS, Section 3.1).
             update = {
                 key: value / np.float32(settings.learning_rate)
-                for key, value in subtract(received, kept).items()
+                for key, value in subtract(received, left).items()
             }
         else:
             update, batch_loss = training.first_gradient(load(), data, settings, rng)
@@ -139,8 +135,7 @@ def _sketch(
 
     # State last: what is written before an exception stays in a deployment, not in a simulation.
     if wanted.keep:
-        context.state[_KEPT] = kept
-        context.state[_KEPT_METRICS] = MetricRecord({"round": settings.round, **kept_metrics})
+        keep(context, left, left_metrics, settings.round)
     return content
 
 
@@ -154,12 +149,13 @@ def _train(message: Message, context: Context, trained: Trained | None = None) -
     data = local_data(context, task)
     metrics: dict[str, float] = {"num-examples": len(data.y_train)}
     if config["kept"]:
-        kept = find(context.state, _KEPT_METRICS, MetricRecord) or MetricRecord()
-        if kept.get("round") != settings.round:
+        found = kept(context, settings.round)
+        if found is None:
             return _reply(message, {**metrics, "needs-model": 1})
-        start = cast("ArrayRecord", context.state[_KEPT])
-        if "train-loss" in kept:
-            return _reply(message, {**kept, **metrics}, arrays=start)
+        forget(context)
+        start, left_metrics = found
+        if "train-loss" in left_metrics:
+            return _reply(message, {**left_metrics, **metrics}, arrays=start)
     else:
         start = _arrays(message)
 
@@ -207,8 +203,8 @@ def answer_cohort(messages: Sequence[Message], contexts: Sequence[Context]) -> l
         received = _arrays(messages[0])
     else:
         trains, asks_loss = True, False
-        kept = config["kept"]
-        received = _model_all_keep(contexts, settings.round) if kept else _arrays(messages[0])
+        reuse = config["kept"]
+        received = _model_all_keep(contexts, settings.round) if reuse else _arrays(messages[0])
     if received is None or not (trains or asks_loss):
         return None
     try:
@@ -244,10 +240,10 @@ def _model_all_keep(contexts: Sequence[Context], server_round: int) -> ArrayReco
     """Return the model that all were sent in this round and have not trained yet, if so."""
     models = []
     for context in contexts:
-        kept = find(context.state, _KEPT_METRICS, MetricRecord)
-        if kept is None or kept.get("round") != server_round or "train-loss" in kept:
+        found = kept(context, server_round)
+        if found is None or "train-loss" in found[1]:
             return None
-        models.append(cast("ArrayRecord", context.state[_KEPT]))
+        models.append(found[0])
     first = models[0]
     same = all(model.keys() == first.keys() for model in models) and all(
         model[name] is array for model in models for name, array in first.items()
@@ -266,6 +262,7 @@ def evaluate(message: Message, context: Context) -> RecordDict:
     data = local_data(context, task)
     num_classes = cast("int", _config(message)["num-classes"])
     arrays = _arrays(message)
+    forget(context)
     model = training.load_model(task.model, num_classes, data, arrays)
     accuracy, loss = evaluate_model(model, data.x_test, data.y_test)
     return _reply(message, {"num-examples": len(data.y_test), "accuracy": accuracy, "loss": loss})

@@ -1,0 +1,104 @@
+"""What a client keeps from phase 1 of a round for phase 2: a model, and numbers to send with it.
+
+It is kept in the Context, which Flower carries from message to message. In a deployment each
+message is a process of its own, `flwr-clientapp`, which hands its Context over while it ends and is
+killed if that takes 5 s (Flower 1.42); the client then counts as crashed. A large model is not left
+to that: it goes to a file of this machine, and only the file's name to the Context. Where the file
+is not found, in another container say, the client asks for the model again.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord
+from flwr.app.typing import MetricRecordValues
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from strategies.arrays import array_bytes, pack, view
+from strategies.records import find
+
+__all__ = ["forget", "keep", "kept"]
+
+_ARRAYS, _METRICS, _FILE = "kept", "kept-metrics", "kept-file"
+_LARGE = 2**22  # bytes
+
+
+def keep(
+    context: Context,
+    arrays: ArrayRecord,
+    metrics: Mapping[str, MetricRecordValues],
+    server_round: int,
+) -> None:
+    """Keep a model for the second phase of this round, in place of what was kept before.
+
+    On a full disk a large one is not kept, and asked for again in phase 2.
+    """
+    large = sum(array_bytes(array) for array in arrays.values()) > _LARGE
+    if large and Path(sys.argv[0]).name == "flwr-clientapp":
+        try:
+            context.state[_FILE] = _write(arrays, find(context.state, _FILE, ConfigRecord))
+        except OSError:
+            forget(context)
+            return
+    else:
+        context.state[_ARRAYS] = arrays
+    context.state[_METRICS] = MetricRecord({"round": server_round, **metrics})
+
+
+def kept(context: Context, server_round: int) -> tuple[ArrayRecord, MetricRecord] | None:
+    """Return what was kept in this round, or None if it is lost."""
+    metrics = find(context.state, _METRICS, MetricRecord)
+    if metrics is None or metrics.get("round") != server_round:
+        return None
+    file = find(context.state, _FILE, ConfigRecord)
+    arrays = find(context.state, _ARRAYS, ArrayRecord) if file is None else _read(file)
+    return None if arrays is None else (arrays, metrics)
+
+
+def forget(context: Context) -> None:
+    """Let go of what is kept, so that it is not carried on with every message."""
+    file = find(context.state, _FILE, ConfigRecord)
+    if file is not None:
+        with suppress(OSError):
+            os.unlink(cast("str", file["path"]))
+    for name in (_ARRAYS, _METRICS, _FILE):
+        context.state.pop(name, None)
+
+
+def _write(arrays: ArrayRecord, before: ConfigRecord | None) -> ConfigRecord:
+    """Write the arrays to a file that only this user can read, over the one before if there is one.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written.
+    """
+    descriptor, path = tempfile.mkstemp(prefix="muster-kept-", suffix=".safetensors")
+    os.close(descriptor)
+    try:
+        values = {name: np.asarray(view(array), order="C") for name, array in arrays.items()}
+        save_file(values, path)
+    except (OSError, SafetensorError) as error:
+        os.unlink(path)
+        raise OSError(f"cannot write {path}: {error}") from error
+    if before is not None:
+        with suppress(OSError):
+            os.unlink(cast("str", before["path"]))
+    return ConfigRecord({"path": path, "names": list(arrays)})  # the file has an order of its own
+
+
+def _read(file: ConfigRecord) -> ArrayRecord | None:
+    try:
+        arrays = load_file(cast("str", file["path"]))
+    except (OSError, SafetensorError):
+        return None
+    return pack({name: arrays[name] for name in cast("list[str]", file["names"])}, copy=False)
