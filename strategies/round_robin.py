@@ -12,7 +12,7 @@ __all__ = ["RoundRobin"]
 
 
 class RoundRobin(TwoPhaseStrategy):
-    """Picks the clients that waited longest, ties in the order of their names. No roll call.
+    """Picks the clients that waited longest, ties in turn by name. No roll call.
 
     Also known as selection by age of gradient. A serious baseline where each client holds one
     class: nobody is forgotten.

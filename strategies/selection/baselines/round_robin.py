@@ -12,7 +12,10 @@ __all__ = ["select_round_robin"]
 
 
 def select_round_robin(ages: ArrayLike, budget: int) -> NDArray[np.int64]:
-    """Pick the `budget` clients that waited longest, ties by lower row.
+    """Pick the `budget` clients that waited longest.
+
+    Ties go by rows, cyclically: from where those that waited longest begin. Taken from row 0, the
+    first rows would be picked in every round where more than half of the clients are.
 
     Parameters
     ----------
@@ -33,4 +36,7 @@ def select_round_robin(ages: ArrayLike, budget: int) -> NDArray[np.int64]:
     """
     waits = as_vector(ages, "ages", least=0)
     as_budget(budget, waits.size)
-    return np.argsort(-waits, kind="stable")[:budget].astype(np.int64)
+    longest = waits == waits.max()
+    start = int(np.argmax(longest & ~np.roll(longest, 1)))
+    turns = np.roll(np.arange(waits.size), -start)
+    return turns[np.argsort(-waits[turns], kind="stable")[:budget]]
