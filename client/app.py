@@ -141,8 +141,6 @@ def _sketch(
 
 def _train(message: Message, context: Context, trained: Trained | None = None) -> RecordDict:
     """Answer phase 2; `trained` as for `_sketch`."""
-    from client import training
-
     task = TaskConfig.from_run_config(context.run_config)
     config = _config(message)
     settings = TrainSettings.read(config)
@@ -158,6 +156,8 @@ def _train(message: Message, context: Context, trained: Trained | None = None) -
             return _reply(message, {**left_metrics, **metrics}, arrays=start)
     else:
         start = _arrays(message)
+
+    from client import training  # not before: what was kept is sent without torch
 
     training.use_threads(settings.threads)
     if settings.needs or trained is None:

@@ -148,6 +148,15 @@ def test_what_is_kept_is_what_training_anew_gives_bit_for_bit() -> None:
     assert kept.content["metrics"] == fresh.content["metrics"]
 
 
+def test_what_is_kept_is_sent_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    grid = clients()
+    ask(grid, "train.sketch", ROLL_CALL, initial())
+    monkeypatch.delattr("client.training")
+    monkeypatch.setitem(sys.modules, "client.training", None)
+    assert ask(grid, "train", {"kept": True}).has_content()
+    assert ask(grid, "train", {"kept": False}, initial()).has_error()
+
+
 @pytest.mark.parametrize("case", ["nothing kept", "another round", "keep off"])
 def test_a_client_that_holds_nothing_for_the_round_asks_for_the_model(case: str) -> None:
     grid = clients()
