@@ -190,9 +190,7 @@ def answer_cohort(messages: Sequence[Message], contexts: Sequence[Context]) -> l
     """
     task = TaskConfig.from_run_config(contexts[0].run_config)
     kind = messages[0].metadata.message_type
-    if kind not in (SKETCH, TRAIN):
-        return None
-    if task.model not in BATCHED_MODELS:
+    if kind not in (SKETCH, TRAIN) or task.model not in BATCHED_MODELS:
         return None
     config = _config(messages[0])
     settings = TrainSettings.read(config)

@@ -42,8 +42,7 @@ def keep(
 
     On a full disk a large one is not kept, and asked for again in phase 2.
     """
-    large = sum(array_bytes(array) for array in arrays.values()) > _LARGE
-    if large and Path(sys.argv[0]).name == "flwr-clientapp":
+    if Path(sys.argv[0]).name == "flwr-clientapp" and _bytes(arrays) > _LARGE:
         try:
             context.state[_FILE] = _write(arrays, find(context.state, _FILE, ConfigRecord))
         except OSError:
@@ -72,6 +71,10 @@ def forget(context: Context) -> None:
             os.unlink(cast("str", file["path"]))
     for name in (_ARRAYS, _METRICS, _FILE):
         context.state.pop(name, None)
+
+
+def _bytes(arrays: ArrayRecord) -> int:
+    return sum(array_bytes(array) for array in arrays.values())
 
 
 def _write(arrays: ArrayRecord, before: ConfigRecord | None) -> ConfigRecord:

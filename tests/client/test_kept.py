@@ -76,7 +76,7 @@ def test_a_small_model_stays_in_the_context(folder: Path) -> None:
     assert kept(ctx, 1) is None
 
 
-def test_a_simulation_keeps_large_models_in_memory(tmp_path: Path) -> None:
+def test_a_simulation_keeps_large_models_in_memory() -> None:
     ctx, arrays = context(), pack(LARGE)
     keep(ctx, arrays, {}, 1)
     found = kept(ctx, 1)
