@@ -8,6 +8,7 @@ is heavy is imported or read only when it is needed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial, wraps
 from typing import TYPE_CHECKING, cast
 
@@ -33,6 +34,7 @@ from strategies.messages import SKETCH, TRAIN, Arrays
 from strategies.randomness import derive_rng
 from strategies.records import Record, config_of, content_of, metrics_of
 from strategies.updates import subtract
+from tasks.client_data import ClientData
 from tasks.config import TaskConfig
 
 if TYPE_CHECKING:
@@ -50,22 +52,41 @@ BATCHED_MODELS = frozenset({"softmax"})  # a convolution is no faster for many c
 
 
 def _answers(handler: Handler) -> Callable[[Message, Context], Message]:
-    """Turn a handler's result, or whatever it raises, into a Message that names the client."""
-
     @wraps(handler)
     def answer(message: Message, context: Context) -> Message:
-        name = client_name(context)
-        try:
-            content = handler(message, context)
-        except Exception as error:
-            reason = f"{name}: {type(error).__name__}: {error}"
-            return Message(
-                Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=reason), reply_to=message
-            )
-        content["client"] = config_of({"name": name})
-        return Message(content, reply_to=message)
+        return _answer(handler, message, context)
 
     return answer
+
+
+def _answer(handler: Handler, message: Message, context: Context) -> Message:
+    """Turn a handler's result, or whatever it raises, into a Message that names the client."""
+    name = client_name(context)
+    try:
+        content = handler(message, context)
+    except Exception as error:
+        reason = f"{name}: {type(error).__name__}: {error}"
+        return Message(
+            Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=reason), reply_to=message
+        )
+    content["client"] = config_of({"name": name})
+    return Message(content, reply_to=message)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What a client is asked to do, with what; of what is done already, the results."""
+
+    task: TaskConfig
+    settings: TrainSettings
+    data: ClientData
+    trained: Trained | None = None
+    loss: float | None = None
+
+    @classmethod
+    def read(cls, message: Message, context: Context) -> _Work:
+        task = TaskConfig.from_run_config(context.run_config)
+        return cls(task, TrainSettings.read(_config(message)), local_data(context, task))
 
 
 @app.query("name")
@@ -80,34 +101,26 @@ def name(message: Message, context: Context) -> RecordDict:
 @_answers
 def sketch(message: Message, context: Context) -> RecordDict:
     """Phase 1: report what the strategy needs to know, and keep the work for phase 2."""
-    return _sketch(message, context)
+    return _sketch(message, context, _Work.read(message, context))
 
 
 @app.train()
 @_answers
 def train(message: Message, context: Context) -> RecordDict:
     """Phase 2: send the model after training, from what was kept or from the model received."""
-    return _train(message, context)
+    return _train(message, context, _Work.read(message, context))
 
 
-def _sketch(
-    message: Message,
-    context: Context,
-    trained: Trained | None = None,
-    loss: float | None = None,
-) -> RecordDict:
-    """Answer phase 1; `trained` and `loss` are what is done already, of local steps and data."""
+def _sketch(message: Message, context: Context, work: _Work) -> RecordDict:
     from client import training
 
-    task = TaskConfig.from_run_config(context.run_config)
-    config = _config(message)
-    settings, wanted = TrainSettings.read(config), SketchSettings.read(config)
+    settings, data, loss = work.settings, work.data, work.loss
+    wanted = SketchSettings.read(_config(message))
     received = _arrays(message)
-    data = local_data(context, task)
     training.use_threads(settings.threads)
 
     def load() -> Module:
-        return training.load_model(task.model, settings.num_classes, data, received)
+        return training.load_model(work.task.model, settings.num_classes, data, received)
 
     needs = settings.needs
     update: Arrays | None = None
@@ -115,11 +128,12 @@ def _sketch(
         loss = float(training.losses(load(), data).mean())
     left, left_metrics = received, {}
     if needs & {"sketch", "norm", "batch-loss"}:
-        rng = derive_rng(settings.seed, settings.round, client_name(context), "batches")
         if wanted.trains(needs):
             if wanted.keep and wanted.train_needs:
                 left_metrics = _loss_metrics(training.losses(load(), data))
-            trained = trained or training.train(load(), data, settings, rng)
+            trained = work.trained or training.train(
+                load(), data, settings, _batches_rng(settings, context)
+            )
             left, left_metrics["train-loss"] = trained.arrays, trained.loss
             batch_loss = trained.first_loss
             # In gradient units, the sum of the mini-batch gradients (ADCS, Section 3.1).
@@ -128,7 +142,9 @@ def _sketch(
                 for key, value in subtract(received, left).items()
             }
         else:
-            update, batch_loss = training.first_gradient(load(), data, settings, rng)
+            update, batch_loss = training.first_gradient(
+                load(), data, settings, _batches_rng(settings, context)
+            )
         loss = batch_loss if "batch-loss" in needs else loss
     name, examples = client_name(context), len(data.y_train)
     content = answer_roll_call(message, name=name, examples=examples, update=update, loss=loss)
@@ -139,14 +155,10 @@ def _sketch(
     return content
 
 
-def _train(message: Message, context: Context, trained: Trained | None = None) -> RecordDict:
-    """Answer phase 2; `trained` as for `_sketch`."""
-    task = TaskConfig.from_run_config(context.run_config)
-    config = _config(message)
-    settings = TrainSettings.read(config)
-    data = local_data(context, task)
+def _train(message: Message, context: Context, work: _Work) -> RecordDict:
+    settings, data, trained = work.settings, work.data, work.trained
     metrics: dict[str, float] = {"num-examples": len(data.y_train)}
-    if config["kept"]:
+    if _config(message)["kept"]:
         found = kept(context, settings.round)
         if found is None:
             return _reply(message, {**metrics, "needs-model": 1})
@@ -161,12 +173,11 @@ def _train(message: Message, context: Context, trained: Trained | None = None) -
 
     training.use_threads(settings.threads)
     if settings.needs or trained is None:
-        model = training.load_model(task.model, settings.num_classes, data, start)
+        model = training.load_model(work.task.model, settings.num_classes, data, start)
         if settings.needs:
             metrics |= _loss_metrics(training.losses(model, data))
         if trained is None:
-            rng = derive_rng(settings.seed, settings.round, client_name(context), "batches")
-            trained = training.train(model, data, settings, rng)
+            trained = training.train(model, data, settings, _batches_rng(settings, context))
     return _reply(message, {**metrics, "train-loss": trained.loss}, arrays=trained.arrays)
 
 
@@ -215,22 +226,15 @@ def answer_cohort(messages: Sequence[Message], contexts: Sequence[Context]) -> l
     trained: Sequence[Trained | None] = [None] * len(cohort)
     losses: Sequence[float | None] = [None] * len(cohort)
     if trains:
-        names = map(client_name, contexts)
-        rngs = [derive_rng(settings.seed, settings.round, name, "batches") for name in names]
+        rngs = [_batches_rng(settings, context) for context in contexts]
         trained = training.train_softmax_cohort(cohort, received, settings, rngs)
     if asks_loss:
         losses = training.softmax_cohort_losses(cohort, received)
-    handlers: list[Handler] = (
-        [
-            partial(_sketch, trained=own, loss=loss)
-            for own, loss in zip(trained, losses, strict=True)
-        ]
-        if kind == SKETCH
-        else [partial(_train, trained=own) for own in trained]
-    )
+    handler = _sketch if kind == SKETCH else _train
+    works = [_Work(task, settings, *own) for own in zip(cohort, trained, losses, strict=True)]
     return [
-        _answers(handler)(message, context)
-        for handler, message, context in zip(handlers, messages, contexts, strict=True)
+        _answer(partial(handler, work=work), message, context)
+        for work, message, context in zip(works, messages, contexts, strict=True)
     ]
 
 
@@ -279,6 +283,10 @@ def _reply(
     if arrays is not None:
         records["arrays"] = arrays
     return content_of(records)
+
+
+def _batches_rng(settings: TrainSettings, context: Context) -> np.random.Generator:
+    return derive_rng(settings.seed, settings.round, client_name(context), "batches")
 
 
 def _config(message: Message) -> ConfigRecord:
