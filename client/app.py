@@ -126,8 +126,9 @@ def _sketch(message: Message, context: Context, work: _Work) -> RecordDict:
     update: Arrays | None = None
     if "loss" in needs and loss is None:
         loss = float(training.losses(load(), data).mean())
+    asks_batch_loss = "batch-loss" in needs and loss is None
     left, left_metrics = received, {}
-    if needs & {"sketch", "norm", "batch-loss"}:
+    if needs & {"sketch", "norm"} or asks_batch_loss:
         if wanted.trains(needs):
             if wanted.keep and wanted.train_needs:
                 left_metrics = _loss_metrics(training.losses(load(), data))
@@ -145,7 +146,7 @@ def _sketch(message: Message, context: Context, work: _Work) -> RecordDict:
             update, batch_loss = training.first_gradient(
                 load(), data, settings, _batches_rng(settings, context)
             )
-        loss = batch_loss if "batch-loss" in needs else loss
+        loss = batch_loss if asks_batch_loss else loss
     name, examples = client_name(context), len(data.y_train)
     content = answer_roll_call(message, name=name, examples=examples, update=update, loss=loss)
 
@@ -209,12 +210,13 @@ def answer_cohort(messages: Sequence[Message], contexts: Sequence[Context]) -> l
     if kind == SKETCH:
         trains = SketchSettings.read(config).trains(settings.needs)
         asks_loss = "loss" in settings.needs
+        asks_batch_loss = settings.needs == {"batch-loss"}
         received = _arrays(messages[0])
     else:
-        trains, asks_loss = True, False
+        trains, asks_loss, asks_batch_loss = True, False, False
         reuse = config["kept"]
         received = _model_all_keep(contexts, settings.round) if reuse else _arrays(messages[0])
-    if received is None or not (trains or asks_loss):
+    if received is None or not (trains or asks_loss or asks_batch_loss):
         return None
     try:
         cohort = [local_data(context, task) for context in contexts]
@@ -225,9 +227,12 @@ def answer_cohort(messages: Sequence[Message], contexts: Sequence[Context]) -> l
     training.use_threads(settings.threads)
     trained: Sequence[Trained | None] = [None] * len(cohort)
     losses: Sequence[float | None] = [None] * len(cohort)
-    if trains:
+    if trains or asks_batch_loss:
         rngs = [_batches_rng(settings, context) for context in contexts]
+    if trains:
         trained = training.train_softmax_cohort(cohort, received, settings, rngs)
+    elif asks_batch_loss:
+        losses = training.softmax_cohort_first_losses(cohort, received, settings, rngs)
     if asks_loss:
         losses = training.softmax_cohort_losses(cohort, received)
     handler = _sketch if kind == SKETCH else _train

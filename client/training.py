@@ -25,6 +25,7 @@ __all__ = [
     "first_gradient",
     "load_model",
     "losses",
+    "softmax_cohort_first_losses",
     "softmax_cohort_losses",
     "train",
     "train_softmax_cohort",
@@ -136,8 +137,8 @@ def train_softmax_cohort(
     rngs : sequence of K Generator
         Draw each client's batches.
     """
-    names, (weight, bias) = list(arrays), (torch.from_numpy(a.numpy()) for a in arrays.values())
-    weights, biases = (start.expand(len(cohort), *start.shape).clone() for start in (weight, bias))
+    names = list(arrays)
+    weights, biases = (start.clone() for start in _for_each(cohort, arrays))
     rows = [
         list(_batches(len(data.y_train), settings.batch_size, settings.local_steps, rng))
         for data, rng in zip(cohort, rngs, strict=True)
@@ -156,6 +157,33 @@ def train_softmax_cohort(
         Trained(pack(dict(zip(names, arrays, strict=True)), copy=False), mean, first)
         for *arrays, mean, first in zip(weights.numpy(), biases.numpy(), means, firsts, strict=True)
     ]
+
+
+def softmax_cohort_first_losses(
+    cohort: Sequence[ClientData],
+    arrays: ArrayRecord,
+    settings: TrainSettings,
+    rngs: Sequence[np.random.Generator],
+) -> list[float]:
+    """Return the losses of `first_gradient` of several clients under one softmax regression.
+
+    Parameters are those of `train_softmax_cohort`; equal within float32 rounding.
+    """
+    rows = [
+        next(_batches(len(data.y_train), settings.batch_size, 1, rng))
+        for data, rng in zip(cohort, rngs, strict=True)
+    ]
+    weights, biases = _for_each(cohort, arrays)
+    _, _, losses = _softmax_step(cohort, rows, weights, biases)
+    return [float(loss) for loss in losses]
+
+
+def _for_each(
+    cohort: Sequence[ClientData], arrays: ArrayRecord
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return views of weight and bias, (K, C, d) and (K, C)."""
+    weight, bias = (torch.from_numpy(array.numpy()) for array in arrays.values())
+    return weight.expand(len(cohort), *weight.shape), bias.expand(len(cohort), *bias.shape)
 
 
 def _softmax_step(

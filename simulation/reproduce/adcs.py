@@ -49,7 +49,7 @@ _ADCS: Mapping[str, Scalar] = {
 _VALUES: Mapping[str, Mapping[str, Scalar]] = {
     "adcs": _ADCS,
     "adcs-sketch": {**_ADCS, "sketch-ratio": 0.005},
-    "power-of-choice": {"strategy": "power-of-choice"},
+    "power-of-choice": {"strategy": "power-of-choice", "variant": "cpow-d"},
     "ocs": {"strategy": "ocs"},
     "divfl": {"strategy": "divfl", "sketch-ratio": 1.0},
     "static-dpp": {"strategy": "static-dpp", "sketch-ratio": 1.0},

@@ -6,8 +6,10 @@ from hypothesis import strategies as st
 
 from client.settings import TrainSettings
 from client.training import (
+    first_gradient,
     load_model,
     losses,
+    softmax_cohort_first_losses,
     softmax_cohort_losses,
     train,
     train_softmax_cohort,
@@ -73,3 +75,15 @@ def test_losses_equal_those_of_each_client_alone(sizes: list[int], scale: float,
     together = softmax_cohort_losses(cohort, arrays)
     alone = [losses(load_model("softmax", classes, data, arrays), data).mean() for data in cohort]
     assert together == pytest.approx(alone, rel=1e-5, abs=1e-5 * max(scale, 1))
+
+    how = TrainSettings(1, 0, 2, 3, 0.3, 1, classes, frozenset())
+
+    def rngs() -> list[np.random.Generator]:
+        return [np.random.default_rng((seed, k)) for k in range(len(cohort))]
+
+    first = softmax_cohort_first_losses(cohort, arrays, how, rngs())
+    alone_first = [
+        first_gradient(load_model("softmax", classes, data, arrays), data, how, own)[1]
+        for data, own in zip(cohort, rngs(), strict=True)
+    ]
+    assert first == pytest.approx(alone_first, rel=1e-5, abs=1e-5 * max(scale, 1))

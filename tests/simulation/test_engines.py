@@ -82,37 +82,59 @@ def test_same_seed_same_run_another_seed_another(tmp_path: Path) -> None:
     assert models[0] != models[2]
 
 
-@pytest.mark.parametrize("strategy", ["sckm-select", "uniform", "power-of-choice"])
-def test_batching_changes_a_run_by_no_more_than_rounding(tmp_path: Path, strategy: str) -> None:
+@pytest.mark.parametrize(
+    ("strategy", "variant"),
+    [
+        ("sckm-select", "pow-d"),
+        ("adcs", "pow-d"),
+        ("uniform", "pow-d"),
+        ("power-of-choice", "pow-d"),
+        ("power-of-choice", "cpow-d"),
+    ],
+)
+def test_batching_changes_a_run_by_no_more_than_rounding(
+    tmp_path: Path, strategy: str, variant: str
+) -> None:
     runs, models = [], []
     for name, batching in (("batched", True), ("serial", False)):
-        config = dataclasses.replace(QUICK, out=str(tmp_path / name), strategy=strategy)
+        config = dataclasses.replace(
+            QUICK, out=str(tmp_path / name), strategy=strategy, variant=variant
+        )
         runs.append(load_run(run_inline(config, 10, batching=batching, tell=silent)))
         models.append(load_file(tmp_path / name / "model.safetensors"))
     batched, serial = runs
     assert (batched.config["batched-training"], serial.config["batched-training"]) == (True, False)
+    for line, alone in zip(batched.rounds, serial.rounds, strict=True):
+        assert line["scores"] == pytest.approx(alone["scores"], rel=1e-3)
     for key in ("selected", "replied", "failed", "bytes-up", "bytes-down"):
         assert [line[key] for line in batched.rounds] == [line[key] for line in serial.rounds]
     for name, array in models[1].items():
         np.testing.assert_allclose(models[0][name], array, rtol=1e-4, atol=1e-6)
 
 
-def test_a_cohort_that_keeps_the_same_model_is_batched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("variant", "asked"),
+    [("pow-d", "softmax_cohort_losses"), ("cpow-d", "softmax_cohort_first_losses")],
+)
+def test_the_losses_of_all_and_a_cohort_that_keeps_the_same_model_are_batched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variant: str, asked: str
 ) -> None:
     from client import training
 
-    trained: list[int] = []
+    seen: list[tuple[str, int]] = []
+    for name in ("train_softmax_cohort", asked):
 
-    def spy(cohort: Any, *rest: Any) -> Any:
-        trained.append(len(cohort))
-        return train_softmax_cohort(cohort, *rest)
+        def spy(cohort: Any, *rest: Any, name: str, real: Any) -> Any:
+            seen.append((name, len(cohort)))
+            return real(cohort, *rest)
 
-    train_softmax_cohort = training.train_softmax_cohort
-    monkeypatch.setattr(training, "train_softmax_cohort", spy)
-    config = dataclasses.replace(QUICK, out=str(tmp_path / "run"), strategy="power-of-choice")
+        monkeypatch.setattr(training, name, partial(spy, name=name, real=getattr(training, name)))
+    config = dataclasses.replace(
+        QUICK, out=str(tmp_path / "run"), strategy="power-of-choice", variant=variant
+    )
     run_inline(config, 10, tell=silent)
-    assert trained == [QUICK.clients_per_round] * QUICK.num_server_rounds
+    each = [(asked, 10), ("train_softmax_cohort", QUICK.clients_per_round)]
+    assert seen == each * QUICK.num_server_rounds
 
 
 def test_a_convolution_is_not_batched(tmp_path: Path) -> None:
