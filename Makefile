@@ -48,8 +48,8 @@ bench-selection: $(READY) ## Time and memory of the selection mathematics
 bench-baselines: $(READY) ## Time of each baseline's selection from 1,000 clients
 	env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE $(BIN)/python benchmarks/baselines.py
 
-bench-deployment: $(READY) ## Time of a round over real Flower processes, and memory with a 60 MB model
+bench-deployment: $(READY) ## Time of a round over real Flower processes, and memory with a 59 MB model
 	$(BIN)/python benchmarks/deployment.py
 
 clean: ## Remove .venv, those of bench-engines and caches; runs/ stays
-	rm -rf $(VENV) .venv-blazefl .venv-pfl .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-blazefl .venv-pfl .venv-sklearn-extra .pytest_cache .mypy_cache .ruff_cache .hypothesis

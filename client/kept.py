@@ -10,8 +10,10 @@ is not found, in another container say, the client asks for the model again.
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -30,6 +32,8 @@ __all__ = ["forget", "keep", "kept"]
 
 _ARRAYS, _METRICS, _FILE = "kept", "kept-metrics", "kept-file"
 _LARGE = 2**22  # bytes
+_PREFIX = "muster-kept-"
+_FORGOTTEN = 24 * 3600.0  # seconds; no round takes as long
 
 
 def keep(
@@ -42,11 +46,12 @@ def keep(
 
     On a full disk a large one is not kept, and asked for again in phase 2.
     """
+    forget(context)
     if Path(sys.argv[0]).name == "flwr-clientapp" and _bytes(arrays) > _LARGE:
+        _remove_forgotten()
         try:
-            context.state[_FILE] = _write(arrays, find(context.state, _FILE, ConfigRecord))
+            context.state[_FILE] = _write(arrays)
         except OSError:
-            forget(context)
             return
     else:
         context.state[_ARRAYS] = arrays
@@ -67,8 +72,7 @@ def forget(context: Context) -> None:
     """Let go of what is kept, so that it is not carried on with every message."""
     file = find(context.state, _FILE, ConfigRecord)
     if file is not None:
-        with suppress(OSError):
-            os.unlink(cast("str", file["path"]))
+        shutil.rmtree(cast("str", file["folder"]), ignore_errors=True)
     for name in (_ARRAYS, _METRICS, _FILE):
         context.state.pop(name, None)
 
@@ -77,31 +81,41 @@ def _bytes(arrays: ArrayRecord) -> int:
     return sum(array_bytes(array) for array in arrays.values())
 
 
-def _write(arrays: ArrayRecord, before: ConfigRecord | None) -> ConfigRecord:
-    """Write the arrays to a file that only this user can read, over the one before if there is one.
+def _write(arrays: ArrayRecord) -> ConfigRecord:
+    """Write the arrays to a folder that only this user can enter.
 
     Raises
     ------
     OSError
-        If it cannot be written.
+        If they cannot be written.
     """
-    descriptor, path = tempfile.mkstemp(prefix="muster-kept-", suffix=".safetensors")
-    os.close(descriptor)
+    folder = tempfile.mkdtemp(prefix=_PREFIX)
     try:
         values = {name: np.asarray(view(array), order="C") for name, array in arrays.items()}
-        save_file(values, path)
+        save_file(values, _file(folder))
     except (OSError, SafetensorError) as error:
-        os.unlink(path)
-        raise OSError(f"cannot write {path}: {error}") from error
-    if before is not None:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise OSError(f"cannot write to {folder}: {error}") from error
+    return ConfigRecord({"folder": folder, "names": list(arrays)})  # the file has its own order
+
+
+def _remove_forgotten() -> None:
+    """Remove what a client kept whose Context is gone, as after a run's last round or a crash."""
+    oldest = time.time() - _FORGOTTEN
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         with suppress(OSError):
-            os.unlink(cast("str", before["path"]))
-    return ConfigRecord({"path": path, "names": list(arrays)})  # the file has an order of its own
+            status = folder.lstat()
+            if status.st_uid == os.getuid() and status.st_mtime < oldest:
+                shutil.rmtree(folder)
+
+
+def _file(folder: str) -> Path:
+    return Path(folder) / "model.safetensors"
 
 
 def _read(file: ConfigRecord) -> ArrayRecord | None:
     try:
-        arrays = load_file(cast("str", file["path"]))
+        arrays = load_file(_file(cast("str", file["folder"])))
     except (OSError, SafetensorError):
         return None
     return pack({name: arrays[name] for name in cast("list[str]", file["names"])}, copy=False)

@@ -249,8 +249,9 @@ def losses(model: nn.Module, data: ClientData) -> NDArray[np.float64]:
 def softmax_cohort_losses(cohort: Sequence[ClientData], arrays: ArrayRecord) -> list[float]:
     """Return the mean of `losses` of several clients under one softmax regression.
 
-    Equals `losses` within float32 rounding. Clients are shared out to torch's inter-op threads; no
-    client's sums are split, so the number of threads changes no result.
+    Equals `losses` within float32 rounding. Clients are shared out to torch's inter-op threads,
+    each of which computes with as many threads as `use_threads` set: who falls to which does not
+    matter.
 
     Parameters
     ----------
@@ -267,7 +268,9 @@ def softmax_cohort_losses(cohort: Sequence[ClientData], arrays: ArrayRecord) -> 
         of_label = outputs.gather(0, torch.from_numpy(data.y_train).unsqueeze(0)).squeeze(0)
         return (torch.logsumexp(outputs, dim=0) - of_label).double().mean().item()
 
-    with ThreadPoolExecutor(torch.get_num_interop_threads()) as pool:
+    # A thread computes with all cores, and so rounds differently, until it asks for their number.
+    threads = ThreadPoolExecutor(torch.get_num_interop_threads(), initializer=torch.get_num_threads)
+    with threads as pool:
         return list(pool.map(mean_loss, cohort))
 
 

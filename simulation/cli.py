@@ -85,8 +85,8 @@ def run(
     workers: Annotated[
         int,
         typer.Option(
-            help="inline: processes that train the clients, no more than CPUs. The result is the "
-            "same; a CNN is faster, a small model slower."
+            help="inline: processes that train clients, this one included, no more than "
+            "CPUs. The result is the same; a CNN is faster, a small model slower."
         ),
     ] = 1,
 ) -> None:

@@ -56,8 +56,8 @@ def run_inline(
         Train a whole cohort in one batched computation where that is faster. Off, the result is the
         Ray engine's bit for bit; on, it is so within rounding. `config.toml` says whether it was.
     workers : int
-        With 1, clients train in this process; with more, in that many worker processes beside it.
-        The result is the same: without batching bit for bit, with it within rounding.
+        How many processes train the clients, this one and as many beside it as that takes. The
+        result is the same: without batching bit for bit, with it within rounding.
     tell : callable
         Gets each line of the progress.
 

@@ -1,7 +1,7 @@
-"""A Flower `Grid` whose clients run in worker processes of this machine.
+"""A Flower `Grid` whose clients run in several processes of this machine, this one among them.
 
-Each worker is an `InlineGrid` in a process of its own; one exchange is one call to each, with the
-model in memory they share. docs/decisions/workers.md says why not Ray or joblib.
+Each has an `InlineGrid`; one exchange is one call to each, with the model in memory they share.
+docs/decisions/workers.md says why not Ray or joblib.
 """
 
 from __future__ import annotations
@@ -30,34 +30,38 @@ from simulation.shared_memory import SharedMemory, dump, load
 
 __all__ = ["WorkerGrid"]
 
+_Answered = tuple[list[Message], set[int]]
+
 
 class WorkerGrid(LocalGrid):
-    """Runs clients in worker processes; the replies are those of one `InlineGrid`.
+    """Runs clients in this process and in others; the replies are those of one `InlineGrid`.
 
-    A client that keeps state between messages is always answered by the worker that holds it. The
-    others go to the worker that has their data in memory, as far as that leaves all equal work. A
-    worker that dies makes its clients' messages error replies with code 8; what those clients kept
-    is lost, and the other workers take them over. A context manager: its end ends the workers.
+    A client that keeps state between messages is always answered by the process that holds it. The
+    others go to the one that has their data in memory, as far as that leaves all equal work. A
+    process that dies makes its clients' messages error replies with code 8; what those clients kept
+    is lost, and the others take them over. A context manager: its end ends the other processes.
 
     Parameters
     ----------
     make : callable
-        Makes the `InlineGrid` of a worker; sent to it pickled. Its node ids are the default ones.
+        Makes the `InlineGrid` of a process; sent to the others pickled. Its node ids are the
+        default ones.
     num_clients : int
         How many clients there are, at least 1.
     workers : int
-        How many processes, at least 1. They start at once; the first messages wait for them.
+        How many processes, this one included, at least 1. The others start at once; the first
+        messages wait for them.
 
     Raises
     ------
     ValueError
         If there is no client or no worker.
     RunAborted
-        If workers cannot be started. `answer`: also if the last worker died.
+        If processes cannot be started.
     """
 
     def __init__(self, make: Callable[[], InlineGrid], num_clients: int, *, workers: int) -> None:
-        """Start the workers."""
+        """Start the other processes."""
         if workers < 1:
             raise ValueError(f"workers = {workers}: must be at least 1")
         if sys.platform != "linux":
@@ -65,13 +69,14 @@ class WorkerGrid(LocalGrid):
         nodes = client_nodes(num_clients, None)
         super().__init__(nodes)
         self._partitions = {node: partition for partition, node in enumerate(nodes)}
-        self._last: dict[int, _Worker] = {}  # who answered a client last
+        self._last: dict[int, _Worker | InlineGrid] = {}  # who answered a client last
         self._bound: set[int] = set()  # clients that keep state there
         self._alive: list[_Worker] = []
         self._sent = SharedMemory()
         try:
-            for _ in range(workers):
+            for _ in range(workers - 1):
                 self._alive.append(_Worker.start(make, self._sent))
+            self._here = make()
         except OSError as error:
             self.close()
             raise RunAborted(f"workers = {workers}: {error.strerror or error}") from error
@@ -81,53 +86,60 @@ class WorkerGrid(LocalGrid):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the workers."""
+        """End the other processes."""
         self.close()
 
     def close(self) -> None:
-        """End the workers, whatever they do."""
+        """End the other processes, whatever they do."""
         for worker in self._alive:
             worker.end()
         self._alive.clear()
         self._sent.close()
 
     def answer(self, messages: Sequence[Message]) -> list[Message]:
-        """Have the workers answer, all at once."""
+        """Have all processes answer at once."""
         self._sent.clear()
         shares = self._shares(messages)
+        away = {place: share for place, share in shares.items() if isinstance(place, _Worker)}
         # All written before any is sent: a worker woken early takes the CPU from this process.
-        requests = {worker: dump(share, self._sent) for worker, share in shares.items()}
+        requests = {worker: dump(share, self._sent) for worker, share in away.items()}
         busy = {worker for worker, request in requests.items() if worker.ask(request)}
-        replies: list[Message] = []
-        for worker, share in shares.items():
+        own = shares.get(self._here, [])
+        replies = self._remember(self._here, own, _answer(self._here, own))
+        for worker, share in away.items():
             answered = worker.replies() if worker in busy else None
             if answered is None:
                 replies.extend(self._lost(worker, share))
-                continue
-            own, bound = answered
-            replies.extend(own)
-            nodes = [message.metadata.dst_node_id for message in share]
-            self._last.update(dict.fromkeys(nodes, worker))
-            self._bound = self._bound.difference(nodes) | bound
-        if not self._alive:
-            raise RunAborted("the last worker process ended; the lines above say how")
+            else:
+                replies.extend(self._remember(worker, share, answered))
         order = {message.metadata.message_id: i for i, message in enumerate(messages)}
         return sorted(replies, key=lambda reply: order[reply.metadata.reply_to_message_id])
 
-    def _shares(self, messages: Sequence[Message]) -> dict[_Worker, list[Message]]:
-        """Return each worker's messages, in order; workers without any are left out."""
+    def _remember(
+        self, place: _Worker | InlineGrid, share: Sequence[Message], answered: _Answered
+    ) -> list[Message]:
+        """Note who answered, and who keeps state there; return the replies."""
+        replies, bound = answered
+        nodes = [message.metadata.dst_node_id for message in share]
+        self._last.update(dict.fromkeys(nodes, place))
+        self._bound = self._bound.difference(nodes) | bound
+        return replies
+
+    def _shares(self, messages: Sequence[Message]) -> dict[_Worker | InlineGrid, list[Message]]:
+        """Return each process's messages, in order; those without any are left out."""
         nodes = dict.fromkeys(message.metadata.dst_node_id for message in messages)
-        fair = -(-len(nodes) // len(self._alive))
-        loads = dict.fromkeys(self._alive, 0)
-        chosen: dict[int, _Worker] = {}
+        # This process last: it has the server's work too.
+        loads: dict[_Worker | InlineGrid, int] = dict.fromkeys([*self._alive, self._here], 0)
+        fair = -(-len(nodes) // len(loads))
+        chosen: dict[int, _Worker | InlineGrid] = {}
         # Those that cannot be moved first.
         for node in sorted(nodes, key=lambda node: node not in self._bound):
-            worker = self._last.get(node)
-            if worker is None or (node not in self._bound and loads[worker] >= fair):
-                worker = min(loads, key=loads.__getitem__)
-            chosen[node] = worker
-            loads[worker] += 1
-        shares: dict[_Worker, list[Message]] = {}
+            place = self._last.get(node)
+            if place is None or (node not in self._bound and loads[place] >= fair):
+                place = min(loads, key=loads.__getitem__)
+            chosen[node] = place
+            loads[place] += 1
+        shares: dict[_Worker | InlineGrid, list[Message]] = {}
         for message in messages:
             shares.setdefault(chosen[message.metadata.dst_node_id], []).append(message)
         return shares
@@ -192,13 +204,13 @@ class _Worker:
             return False
         return True
 
-    def replies(self) -> tuple[list[Message], set[int]] | None:
-        """Return the replies and the nodes that keep state; None if the worker died."""
+    def replies(self) -> _Answered | None:
+        """Return what `_answer` returned there; None if the worker died."""
         try:
             data = self.connection.recv_bytes()
         except (EOFError, OSError):
             return None
-        answered: tuple[list[Message], set[int]] = load(data, self.received)
+        answered: _Answered = load(data, self.received)
         return answered
 
     def end(self) -> int | None:
@@ -239,11 +251,16 @@ def _serve(
         connection.send(None)
         while True:
             messages: list[Message] = load(connection.recv_bytes(), received)
-            replies = grid.answer(messages)
-            nodes = {message.metadata.dst_node_id for message in messages}
-            bound = {node for node in nodes if grid.keeps_state(node)}
+            answered = _answer(grid, messages)
             sent.clear()
-            connection.send_bytes(dump((replies, bound), sent))
+            connection.send_bytes(dump(answered, sent))
+
+
+def _answer(grid: InlineGrid, messages: Sequence[Message]) -> _Answered:
+    """Return the replies and the nodes that keep state."""
+    replies = grid.answer(messages)
+    nodes = {message.metadata.dst_node_id for message in messages}
+    return replies, {node for node in nodes if grid.keeps_state(node)}
 
 
 @contextmanager

@@ -232,14 +232,16 @@ class Round:
         return [self._training_message(by_name[name]) for name in self._names]
 
     def _reserves(self) -> list[str]:
-        """Return who may replace a client that fails: best score first, then longest waiting.
+        """Return who may replace a client that fails: best score, then longest waiting, then any.
 
         None where the picks carry coefficients: those belong to the picks alone.
         """
         if not self._strategy.replacements or self._selection.coefficients is not None:
             return []
         table, scores = self._candidates, self._selection.scores
-        rest = [row for row in range(len(table)) if table.names[row] not in self._names]
+        rng = derive_rng(self._strategy.seed, self.record.round, "", "reserves")
+        rows = rng.permutation(len(table)).tolist()  # no client comes first by its name
+        rest = [row for row in rows if table.names[row] not in self._names]
         rest.sort(key=lambda row: (-scores[row] if scores is not None else 0.0, -table.ages[row]))
         return [table.names[row] for row in rest]
 

@@ -14,6 +14,7 @@ __all__ = ["RoundRobin"]
 class RoundRobin(TwoPhaseStrategy):
     """Picks the clients that waited longest, ties in turn by name. No roll call.
 
+    Shares are equal where the same clients are there in every round, else roughly so.
     Also known as selection by age of gradient. A serious baseline where each client holds one
     class: nobody is forgotten.
     """

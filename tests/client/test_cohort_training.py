@@ -13,6 +13,7 @@ from client.training import (
     softmax_cohort_losses,
     train,
     train_softmax_cohort,
+    use_threads,
 )
 from strategies.arrays import pack, view
 from tasks.client_data import ClientData
@@ -87,3 +88,19 @@ def test_losses_equal_those_of_each_client_alone(sizes: list[int], scale: float,
         for data, own in zip(cohort, rngs(), strict=True)
     ]
     assert first == pytest.approx(alone_first, rel=1e-5, abs=1e-5 * max(scale, 1))
+
+
+def test_losses_are_the_same_from_call_to_call() -> None:
+    """To the bit, whatever thread a client falls to."""
+    rng, examples, features = np.random.default_rng(0), 600, 784
+    cohort = []
+    for _ in range(8):
+        x = rng.normal(size=(examples, features)).astype(np.float32)
+        y = rng.integers(10, size=examples)
+        cohort.append(ClientData(x, y, x[:1], y[:1], 10))
+    weight = rng.normal(size=(10, features)).astype(np.float32)
+    arrays = pack({"weight": weight, "bias": np.zeros(10, np.float32)})
+    use_threads(1)
+    alone = [softmax_cohort_losses([data], arrays)[0] for data in cohort]
+    for _ in range(20):
+        assert softmax_cohort_losses(cohort, arrays) == alone

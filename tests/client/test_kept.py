@@ -1,12 +1,12 @@
 import os
 import sys
 import tempfile
+import time
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Context, RecordDict
+from flwr.app import ArrayRecord, Context, RecordDict
 
 from client import kept as module
 from client.kept import forget, keep, kept
@@ -51,8 +51,9 @@ def test_a_large_model_goes_to_a_private_file_where_each_message_is_a_process(fo
     ctx = context()
     for server_round in (1, 2):  # the second takes the place of the first
         keep(ctx, pack(LARGE), {"train-loss": 0.5}, server_round)
-        (file,) = folder.iterdir()
-        assert file.stat().st_mode & 0o777 == 0o600
+        (private,) = folder.iterdir()
+        assert private.stat().st_mode & 0o777 == 0o700
+        assert [file.name for file in private.iterdir()] == ["model.safetensors"]
         assert in_state(ctx) == 0
         found = kept(ctx, server_round)
         assert found is not None
@@ -69,6 +70,9 @@ def test_a_small_model_stays_in_the_context(folder: Path) -> None:
     keep(ctx, pack(SMALL), {}, 1)
     assert list(folder.iterdir()) == []
     assert in_state(ctx) > 0
+    keep(ctx, pack(LARGE), {}, 1)
+    keep(ctx, pack(SMALL), {}, 1)  # in place of the large one
+    assert list(folder.iterdir()) == []
     found = kept(ctx, 1)
     assert found is not None
     assert same(found[0], SMALL)
@@ -88,7 +92,7 @@ def test_a_simulation_keeps_large_models_in_memory() -> None:
 def test_a_file_that_cannot_be_read_counts_as_lost(folder: Path, harm: str) -> None:
     ctx = context()
     keep(ctx, pack(LARGE), {}, 1)
-    path = Path(cast("str", cast("ConfigRecord", ctx.state["kept-file"])["path"]))
+    (path,) = folder.glob("*/model.safetensors")
     if harm == "gone":
         path.unlink()
     else:
@@ -109,3 +113,21 @@ def test_a_full_disk_keeps_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch
     assert kept(ctx, 1) is None
     assert kept(ctx, 2) is None
     assert list(folder.iterdir()) == []
+
+
+def test_what_a_lost_context_kept_is_removed_a_day_later(folder: Path) -> None:
+    for _ in range(2):
+        keep(context(), pack(LARGE), {}, 1)
+    old, new = sorted(folder.iterdir())
+    yesterday = time.time() - 25 * 3600
+    os.utime(old, (yesterday, yesterday))
+    elsewhere = folder / "data"
+    elsewhere.mkdir()
+    (elsewhere / "kept.npz").touch()
+    link = folder / "muster-kept-link"
+    link.symlink_to(elsewhere)
+    os.utime(link, (yesterday, yesterday), follow_symlinks=False)
+    keep(context(), pack(LARGE), {}, 1)
+    assert not old.exists()
+    assert new.exists()
+    assert (elsewhere / "kept.npz").exists()

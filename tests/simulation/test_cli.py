@@ -78,3 +78,8 @@ def test_help_loads_nothing_heavy() -> None:
     )
     assert done.stderr.strip() == ""
     assert done.returncode == 0
+
+
+def test_help_describes_arguments() -> None:
+    shown = runner.invoke(app, ["report", "--help"]).output
+    assert "Folders of runs, or folders that contain some." in shown
