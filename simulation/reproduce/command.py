@@ -54,7 +54,7 @@ def reproduce(
         typer.Option(
             "--full/--preset",
             help="At the paper's own scale, or at one that a small machine can do. By default adcs "
-            "is full (all of it: about 3 hours on two free CPUs) and sckm a preset.",
+            "is full (all of it: about 2½ hours on two free CPUs) and sckm a preset.",
             show_default=False,
         ),
     ] = None,
